@@ -1,12 +1,12 @@
-"""The 19 common corruptions of Hendrycks and Dietterich 2019, and ImageNet-C-bar's ten, for batches: usable alone.
+"""The 19 common corruptions of ImageNet-C, and those of ImageNet-C-bar, CIFAR-10-C-bar and LAION-C: usable alone.
 
     from corruptions import corrupt
 
     foggy = corrupt(images, "fog", severity=3)  # (B, 3, H, W), uint8 or floating in [0, 1]
 
 NumPy arrays (H, W, 3) and images of Pillow work as well, and so do the calls of the package imagecorruptions.
-It needs torch, NumPy, OpenCV and Pillow. A corruption is a class with two functions: `draw` makes its random numbers,
-`apply` is a function of images and draws.
+It needs torch, NumPy, SciPy, scikit-image, OpenCV and Pillow. A corruption is a class with two functions: `draw` makes
+its random numbers, `apply` is a function of images and draws.
 """
 
 import lazy_loader

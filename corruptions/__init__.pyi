@@ -1,3 +1,4 @@
+from .base import TEXTURES as TEXTURES
 from .base import VARIANTS as VARIANTS
 from .base import Corruption as Corruption
 from .base import Draws as Draws
@@ -5,10 +6,10 @@ from .base import Rng as Rng
 from .base import TorchRng as TorchRng
 from .constants import PRESETS as PRESETS
 from .constants import SEVERITIES as SEVERITIES
+from .laion import find_tiles as find_tiles
 from .registry import CATEGORIES as CATEGORIES
 from .registry import CORRUPTIONS as CORRUPTIONS
 from .registry import corrupt as corrupt
 from .registry import corruption as corruption
-from .weather import TEXTURES as TEXTURES
 from .weather import find_photographs as find_photographs
 from .weather import own_textures as own_textures

@@ -41,7 +41,7 @@ def whole(values: Tensor) -> Tensor:
     return values.clamp(0, 255).to(torch.uint8)
 
 
-class _OfBar(Corruption):
+class OfBar(Corruption):
     category = "c-bar"
     highest: ClassVar[float]
     """What the constant 10 stands for."""
@@ -59,7 +59,7 @@ class _OfBar(Corruption):
         return between(draws[name].double(), low, high)[..., None, None]
 
 
-class SingleFrequencyGreyscale(_OfBar):
+class SingleFrequencyGreyscale(OfBar):
     """A wave of one frequency over all channels. Draws: `first`, `second`, `order`, `phase`."""
 
     name, highest = "single_frequency_greyscale", 196.0
@@ -75,7 +75,7 @@ class SingleFrequencyGreyscale(_OfBar):
         return whole(images + self.level(draws.severity) * wave[:, None])
 
 
-class CocentricSineWaves(_OfBar):
+class CocentricSineWaves(OfBar):
     """Rings with a wavy outline. Draws: `offset` (2: column, row), `frequency`, `amplitude`, `width`."""
 
     name, highest = "cocentric_sine_waves", 128.0
@@ -92,7 +92,7 @@ class CocentricSineWaves(_OfBar):
         return whole(images + self.level(draws.severity) * rings[:, None])
 
 
-class PlasmaNoise(_OfBar):
+class PlasmaNoise(OfBar):
     """Coloured plasma: coordinates bent by sines of each other. Draws: `time`, `turns`, `sharpness`, `scale`."""
 
     name, highest = "plasma_noise", 64.0
@@ -135,7 +135,7 @@ def _rays(y: Tensor, x: Tensor, centre: Tensor, lengths: Tensor, count: Tensor, 
     return ((1 - (share - 0.5) ** 2) * bright).clamp(0, 1)
 
 
-class Sparkles(_OfBar):
+class Sparkles(OfBar):
     """Five white sparkles. Draws: `centres` (5, 2), `rays` (5), `lengths` (5, RAYS) standard normal."""
 
     name, highest = "sparkles", 0.1
@@ -156,7 +156,7 @@ class Sparkles(_OfBar):
         return whole(values)
 
 
-class InverseSparkles(_OfBar):
+class InverseSparkles(OfBar):
     """The image seen through a sparkle in white. Draws: `centre` (2), `rays`, `lengths` (RAYS) standard normal."""
 
     name, highest = "inverse_sparkles", 65.0
@@ -174,7 +174,7 @@ class InverseSparkles(_OfBar):
         return whole(255 + bright * (images.double() - 255))
 
 
-class PerlinNoise(_OfBar):
+class PerlinNoise(OfBar):
     """Five octaves of Perlin's noise. Draws: `swaps` (256), which shuffle the places; `slopes` (256, 2)."""
 
     name, highest = "perlin_noise", 0.5
@@ -226,7 +226,7 @@ def _spectrum(phases: Tensor, middle: Tensor, side: int, power: Tensor) -> Tenso
     return noise / noise.std(dim=(2, 3), correction=0, keepdim=True)
 
 
-class _Spectral(_OfBar):
+class _Spectral(OfBar):
     """Draws: `phases` (C, S, S // 2), `middle` (C, S // 2)."""
 
     channels = 1
@@ -274,7 +274,7 @@ class BrownishNoise(_Spectral):
         return whole(images + self.level(draws.severity) * self.noise(images, draws))
 
 
-class CheckerboardCutout(_OfBar):
+class CheckerboardCutout(OfBar):
     """Grey squares on a tilted checkerboard, on some of its fields. Draws: `angle`, `scale`, `fields` (40, 40)."""
 
     name, highest = "checkerboard_cutout", 1.0
@@ -293,7 +293,7 @@ class CheckerboardCutout(_OfBar):
         return torch.where((is_spared | ~cut)[:, None], images, GREY)
 
 
-class CausticRefraction(_OfBar):
+class CausticRefraction(OfBar):
     """Seen through moving water that bends and brightens it. Draws: `time`, `size`."""
 
     name, highest = "caustic_refraction", 0.5
@@ -319,7 +319,7 @@ class CausticRefraction(_OfBar):
             torch.where(upright >= 1 - 1e-3, 0.0, (aside * each * strength * 1000).round() / 1000)
             for each in (down, along)
         ]
-        values = _sampled(images.double() / 255, y - top + moves[0], x - left + moves[1])
+        values = sampled(images.double() / 255, y - top + moves[0], x - left + moves[1])
         lit = (down - along) * (float(self.constants(draws.severity)) * self.lighting / 10)
         return ((values + lit[:, None]).clamp(0, 1) * 255).to(torch.uint8)
 
@@ -353,16 +353,20 @@ def _softened(light: Tensor) -> Tensor:
     return light
 
 
-def _sampled(images: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """Return images (B, C, H, W) between their pixels at rows and columns (B, H, W); black outside."""
+def sampled(images: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """Return images (B, C, H, W) between their pixels at rows and columns (B, h, w), as (B, C, h, w); black outside."""
     height, width = images.shape[-2:]
-    top, left = y.floor().long(), x.floor().long()
-    total = torch.zeros_like(images)
-    for down, along in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        row, column = top + down, left + along
+    top, left = y.floor(), x.floor()
+
+    def at(down: int, right: int) -> Tensor:
+        row, column = (top + down).long(), (left + right).long()
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         place = (row.clamp(0, height - 1) * width + column.clamp(0, width - 1)).flatten(1)
-        values = images.flatten(2).gather(2, place[:, None].expand(-1, images.shape[1], -1)).view_as(images)
-        weight = (1 - (y - row).abs()) * (1 - (x - column).abs()) * inside
-        total += weight[:, None] * values
-    return total
+        values = images.flatten(2).gather(2, place[:, None].expand(-1, images.shape[1], -1))
+        return values.view(*images.shape[:2], *y.shape[1:]) * inside[:, None]
+
+    # In the reference's order, since a last bit may cost a level.
+    upper, lower = (
+        at(down, 0) * (1 - x + left)[:, None] + at(down, 1) * (1 - (left + 1) + x)[:, None] for down in (0, 1)
+    )
+    return upper * (1 - y + top)[:, None] + lower * (1 - (top + 1) + y)[:, None]

@@ -59,6 +59,7 @@ class TorchRng:
 
 SMALLEST = 16
 VARIANTS = ("hendrycks", "bethgelab")
+TEXTURES = ("photographs", "own")
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ imagenet: Hendrycks and Dietterich 2019, `imagenet_c/corruptions.py`; imagecorru
 cifar: the 32x32 images of CIFAR-10-C, `make_cifar_c.py` of the same authors. The larger constants would leave little
 of an image that small.
 
-The ten of ImageNet-C-bar, the last here: Mintun, Kirillov and Xie 2021, `imagenet_c_bar.csv` and `cifar10_c_bar.csv` of
-their code, levels from 0 to 10 of what each class calls the highest.
+The ten of ImageNet-C-bar and the five that CIFAR-10-C-bar alone has: Mintun, Kirillov and Xie 2021,
+`imagenet_c_bar.csv` and `cifar10_c_bar.csv` of their code, levels from 0 to 10 of what each class calls the highest.
+The six of LAION-C, the last here: Li et al. 2025, `apply_distortions.py` of their code.
 
 One number or one tuple per severity:
 gaussian_noise, speckle_noise: standard deviation. shot_noise: photons at full brightness. impulse_noise: share of
@@ -16,8 +17,10 @@ weights of image and ice. fog: weight, decay of the roughness. spatter: mean, st
 weight or sigma of the stain, 1 for mud and 0 for water. contrast: factor. brightness: added value. saturate: factor
 and addend of the saturation. jpeg_compression: quality. pixelate: scale. elastic_transform: strength, sigma, and the
 largest shift of the affine map's three points, in pixels. caustic_refraction, inverse_sparkles, sparkles, perlin_noise,
-blue_noise_sample, plasma_noise, checkerboard_cutout, cocentric_sine_waves, single_frequency_greyscale, brownish_noise:
-level.
+blue_noise_sample, plasma_noise, checkerboard_cutout, cocentric_sine_waves, single_frequency_greyscale, brownish_noise,
+pinch_and_twirl, ripple, circular_motion_blur, lines, transverse_chromatic_abberation: level. vertical_lines: number of
+lines, rows of a step. geometric_shapes, stickers: how many. luminance_checkerboard: least and largest change of a level
+of 255. glitched: amount. mosaic: side of a tile in pixels.
 """
 
 from __future__ import annotations
@@ -74,6 +77,12 @@ IMAGENET: Table = {
     "cocentric_sine_waves": (3, 5, 8, 9, 10),
     "single_frequency_greyscale": (1, 1.5, 2, 4.5, 5),
     "brownish_noise": (1, 2, 3, 4, 5),
+    "vertical_lines": ((224, 1), (178, 2), (112, 4), (84, 6), (60, 8)),
+    "geometric_shapes": (150, 300, 600, 800, 1000),
+    "luminance_checkerboard": ((0, 50), (50, 100), (100, 125), (125, 150), (150, 255)),
+    "glitched": (2, 4, 5, 8, 10),
+    "mosaic": (4, 6, 8, 16, 28),
+    "stickers": (100, 200, 400, 600, 1200),
 }
 
 CIFAR: Table = {
@@ -119,6 +128,11 @@ CIFAR: Table = {
     "blue_noise_sample": (0.7, 1.4, 2.1, 3.5, 4.2),
     "checkerboard_cutout": (1, 2, 3, 4, 5),
     "brownish_noise": (2.5, 4, 5.5, 6.5, 7),
+    "pinch_and_twirl": (5.5, 6, 6.5, 8.5, 10),
+    "ripple": (5.5, 6, 6.5, 7.5, 8),
+    "circular_motion_blur": (2.8, 3.6, 4.4, 5.2, 6),
+    "lines": (0.5, 1, 1.5, 2, 2.5),
+    "transverse_chromatic_abberation": (1, 2, 5, 9, 10),
 }
 
 PRESETS: dict[str, Table] = {"imagenet": IMAGENET, "cifar": CIFAR}

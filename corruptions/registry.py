@@ -63,13 +63,29 @@ _BY_CATEGORY = {
         "single_frequency_greyscale": "corruptions.bar:SingleFrequencyGreyscale",
         "brownish_noise": "corruptions.bar:BrownishNoise",
     },
+    "cifar-bar": {
+        "pinch_and_twirl": "corruptions.bar_small:PinchAndTwirl",
+        "ripple": "corruptions.bar_small:Ripple",
+        "circular_motion_blur": "corruptions.bar_small:CircularMotionBlur",
+        "lines": "corruptions.bar_small:Lines",
+        "transverse_chromatic_abberation": "corruptions.bar_small:TransverseChromaticAbberation",
+    },
+    "laion": {
+        "mosaic": "corruptions.laion:Mosaic",
+        "glitched": "corruptions.laion:Glitched",
+        "vertical_lines": "corruptions.laion:VerticalLines",
+        "geometric_shapes": "corruptions.laion:GeometricShapes",
+        "stickers": "corruptions.laion:Stickers",
+        "luminance_checkerboard": "corruptions.laion:LuminanceCheckerboard",
+    },
 }
 CATEGORIES: Mapping[str, tuple[str, ...]] = {category: tuple(places) for category, places in _BY_CATEGORY.items()}
-"""ImageNet-C's 15 test corruptions in four categories, and its four held out for validation; ImageNet-C-bar's ten."""
+"""ImageNet-C's 15 test corruptions in four categories, and its four held out for validation; ImageNet-C-bar's ten, the
+five of CIFAR-10-C-bar alone, LAION-C's six."""
 CORRUPTIONS: Mapping[str, type[Corruption]] = Lazy(
     {name: place for places in _BY_CATEGORY.values() for name, place in places.items()}
 )
-"""All 29, the first 19 in ImageNet-C's order."""
+"""All 40, the first 19 in ImageNet-C's order."""
 
 
 def corruption(
@@ -78,6 +94,7 @@ def corruption(
     preset: str = "imagenet",
     variant: str = "hendrycks",
     frost_dir: str | None = None,
+    tiles_dir: str | None = None,
     texture: str = "photographs",
 ) -> Corruption:
     """Return the corruption of this name.
@@ -87,7 +104,8 @@ def corruption(
         preset: see `Corruption`.
         variant: see `Corruption`.
         frost_dir: where frost's photographs are; None: those of an installed imagecorruptions.
-        texture: of frost: `photographs`, or `own` where these are missing.
+        tiles_dir: a folder of images, of which mosaic and stickers take tiles.
+        texture: of frost, mosaic and stickers: `photographs`, or `own` where these are missing.
 
     Returns:
         A `Corruption`, which is called with images and a severity.
@@ -106,7 +124,8 @@ def corruption(
         guess = f"; did you mean {close[0]!r}?" if close else ";"
         raise ValueError(f"unknown corruption {name!r}{guess} known: {', '.join(CORRUPTIONS)}")
     kind: Any = CORRUPTIONS[name]
-    made: Corruption = kind(preset, variant, frost_dir, texture) if name == "frost" else kind(preset, variant)
+    folder = {"frost": frost_dir, "mosaic": tiles_dir, "stickers": tiles_dir}
+    made: Corruption = kind(preset, variant, *((folder[name], texture) if name in folder else ()))
     return made
 
 
@@ -125,6 +144,7 @@ def corrupt(
     preset: str = "imagenet",
     variant: str | None = None,
     frost_dir: str | None = None,
+    tiles_dir: str | None = None,
     texture: str = "photographs",
 ) -> Images:
     """Corrupt images as ImageNet-C does, and return them as the kind that was given.
@@ -142,7 +162,8 @@ def corrupt(
         preset: see `Corruption`.
         variant: see `Corruption`; None: `hendrycks`.
         frost_dir: where frost's photographs are; None: those of an installed imagecorruptions.
-        texture: of frost: `photographs`, or `own` where these are missing.
+        tiles_dir: a folder of images, of which mosaic and stickers take tiles.
+        texture: of frost, mosaic and stickers: `photographs`, or `own` where these are missing.
 
     Returns:
         The corrupted images, of the same kind, shape, dtype and device.
@@ -170,7 +191,7 @@ def corrupt(
         raise TypeError(f"severity is missing; expected 1 to 5, such as corrupt(images, {called!r}, severity=3)")
     strength: Any = 1 if severity is None else severity
     code = variant or ("bethgelab" if theirs and preset != "cifar" else "hendrycks")
-    made = corruption(called, preset=preset, variant=code, frost_dir=frost_dir, texture=texture)
+    made = corruption(called, preset=preset, variant=code, frost_dir=frost_dir, tiles_dir=tiles_dir, texture=texture)
     batch, back = as_batch(images)
     corrupted: Images = back(made(batch, strength, rng))
     return corrupted

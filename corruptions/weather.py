@@ -16,7 +16,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from .base import Corruption, Draws, Rng
+from .base import TEXTURES, Corruption, Draws, Rng
 from .filters import Q16_HALF, by_parts, from_bytes, motion_blur, motion_paths, smooth, to_bytes, trim, zoom_in
 
 
@@ -119,7 +119,6 @@ class Snow(Corruption):
 
 Bytes = npt.NDArray[np.uint8]
 PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
-TEXTURES = ("photographs", "own")
 LARGEST = 50_000_000  # pixels of a photograph
 CHOSEN = 5  # the reference never draws the sixth
 

@@ -475,7 +475,7 @@ def refuse_idle_parts(options: Mapping[str, Any]) -> None:
     if lists["attacks"] is not None and values["attacks"] is None:
         refuse_idle(("eps", "norm", "engine"), "needs attacks, but --attacks is none; name some, or leave it out")
     if values["corruptions"] is None and options.get("corrupted_dir") is None:
-        names = ("constants", "variant", "frost_dir")
+        names = ("constants", "variant", "frost_dir", "tiles_dir")
         refuse_idle(names, "needs corruptions; give --corruptions, or leave it out")
     if values["cams"] is None:
         truth = ("boxes", "masks") if "boxes" in options and not values["evaluations"] else ()

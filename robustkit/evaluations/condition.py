@@ -233,7 +233,9 @@ def parsed(text: str, parameters: Mapping[str, Value]) -> Condition:
 FOLDERS = {
     "clean": "clean",
     "corruption": "corruptions",
-    **dict.fromkeys(("in-c", "in-c-extra", "segformer-16", "fan-19", "in-c-bar"), "corruptions"),
+    **dict.fromkeys(
+        ("in-c", "in-c-extra", "segformer-16", "fan-19", "in-c-bar", "cifar-c-bar", "laion-c"), "corruptions"
+    ),
     **dict.fromkeys(("noise", "blur", "weather", "digital"), "corruptions"),
     "cam": "maps",
     "stability": "maps",
@@ -242,6 +244,8 @@ FOLDERS = {
 PUBLISHED_SETS = {
     "in-c": ("IN-C", "ImageNet-C"),
     "in-c-bar": ("IN-C-bar", "ImageNet-C-bar"),
+    "cifar-c-bar": ("CIFAR-C-bar", "CIFAR-10-C-bar"),
+    "laion-c": ("LAION-C", "LAION-C"),
     "segformer-16": ("SegFormer-16", "SegFormer's corruptions"),
 }
 """What papers call sets of corruptions in the heading of a table and in a sentence, by kind."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable, Container, Hashable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -123,7 +123,8 @@ class Settings:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
     compile: bool = False
-    frost_dir: str | None = None
+    pictures: Mapping[str, str | None] = field(default_factory=dict)
+    """Folders that corruptions take parts of pictures from: `frost_dir`, `tiles_dir`."""
     search: torch.dtype | None = None
 
     @property

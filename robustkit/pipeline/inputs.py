@@ -21,7 +21,7 @@ from ..evaluations.condition import (
     spelled_kind,
     vocabulary_of,
 )
-from ..evaluations.corruptions import Corrupted, corrupted_of, corruption_condition
+from ..evaluations.corruptions import Corrupted, Pictures, corrupted_of, corruption_condition
 from ..evaluations.corruptions.plan import CorruptedInputs, InputPlan
 from ..evaluations.corruptions.tree import CorruptedTree
 from ..models.identity import ModelIdentity
@@ -82,7 +82,7 @@ def labelled_data(
     return dataset
 
 
-def plan_attacked(attacked: Sequence[Condition], plan: Callable[[str], InputPlan], frost_dir: str | None) -> InputPlan:
+def plan_attacked(attacked: Sequence[Condition], plan: Callable[[str], InputPlan], pictures: Pictures) -> InputPlan:
     """Return attacks, those on corrupted images with the definition that the corruption alone has in this run; what
     their own text says stays. plan: of a list of corruptions. Raises ProtocolError or DataError as `plan` does.
     """
@@ -92,24 +92,24 @@ def plan_attacked(attacked: Sequence[Condition], plan: Callable[[str], InputPlan
         if asked is None:
             conditions.append(condition)
             continue
-        texture = f",{asked.of_frost}" if asked.of_frost else ""
+        texture = f",{asked.textures}" if asked.textures else ""
         planned = plan(f"{asked.name}(severity={asked.severity}{texture})")
-        here = corruption_condition(_joined(asked, planned.conditions[0], frost_dir))
+        here = corruption_condition(_joined(asked, planned.conditions[0], pictures))
         conditions.append(attack := on_corrupted(condition, here))
-        for digest in planned.inputs.digests.values():  # of frost
+        for digest in planned.inputs.digests.values():  # of a texture
             digests[attack.text] = digest
         lines |= dict.fromkeys(planned.lines)
     return InputPlan(tuple(dict.fromkeys(conditions)), CorruptedInputs(digests), tuple(lines))
 
 
-def _joined(asked: Corrupted, planned: Condition, frost_dir: str | None) -> Corrupted:
+def _joined(asked: Corrupted, planned: Condition, pictures: Pictures) -> Corrupted:
     """Return a corruption as it is planned, except for what the request changes."""
     usual, default = corrupted_of(planned), Corrupted(asked.name)
     assert usual is not None
     options = {key: getattr(asked, key) for key in ("preset", "variant")}
     joined = replace(usual, **{key: value for key, value in options.items() if value != getattr(default, key)})
     try:
-        joined.make(frost_dir)
+        joined.make(pictures)
     except ValueError as fault:  # constants and a variant that do not go together
         raise ProtocolError(f"{joined.text}: {fault}") from None
     return joined

@@ -56,6 +56,7 @@ class AuditOptions(TypedDict, total=False):
     groups_from: str | None
     variant: str
     frost_dir: str | Path | None
+    tiles_dir: str | Path | None
     evaluations: str | Iterable[str] | None
     protocol: str
     setup_check: bool
@@ -108,6 +109,7 @@ class SegmentOptions(TypedDict, total=False):
     groups_from: str | None
     variant: str
     frost_dir: str | Path | None
+    tiles_dir: str | Path | None
     evaluations: str | Iterable[str] | None
     protocol: str
     setup_check: bool

@@ -182,9 +182,9 @@ def plan_corrupted(
         input_sizes=input_sizes,
         constants=constants,
         variant=request.variant,
-        frost_dir=request.frost,
+        pictures=request.pictures,
     )
-    corrupted, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.frost)
+    corrupted, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.pictures)
     inputs = replace(corrupted.inputs, digests=corrupted.inputs.digests | beneath.inputs.digests)
     return beneath.conditions, corrupted.conditions, inputs, (*corrupted.lines, *beneath.lines)
 

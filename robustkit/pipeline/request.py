@@ -93,9 +93,7 @@ class NetworkOptions:
     arch: str | None = option(
         "Model", "timm name, or code to run: module:function, file.py:function; inferred for ViTs."
     )
-    attention: str | None = option(
-        "Model", "Attention formula (robustkit list attentions); default: from the metadata."
-    )
+    attention: str | None = option("Model", "Attention formula (robustkit list attentions); default: from metadata.")
     num_classes: int | None = option("Model", "Number of classes of the head.")
     mean: str | None = option(
         "Model", "Channel means in [0, 1], one or three, separated by spaces or commas.", read=read_triple
@@ -145,9 +143,7 @@ class SegmenterOptions(NetworkOptions):
     )
     num_classes: int | None = option("Model", "Number of classes of the output.")
     pixels: bool = option("Model", "The network normalises its own input: it takes pixels in [0, 1].", False)
-    window: str | None = option(
-        "Model", "Side, or HEIGHTxWIDTH, of the windows that the network sees.", read=read_sides
-    )
+    window: str | None = option("Model", "Side, or HEIGHTxWIDTH, of the windows the network sees.", read=read_sides)
     stride: str | None = option("Model", "Step from one window to the next, in the same form.", read=read_sides)
     short_side: int | None = option("Model", "Resize images to this short side before windows are cut.")
     resize: str | None = option("Model", "ade20k: resize images as the public data pipeline for ADE20K does.")
@@ -232,6 +228,9 @@ class Request:
     variant: str = option("Corruptions", "Implementation: hendrycks (the benchmark's) or bethgelab.", "hendrycks")
     frost_dir: str | Path | None = option(
         "Corruptions", "Folder of frost's photographs; default: those of imagecorruptions, else our own textures."
+    )
+    tiles_dir: str | Path | None = option(
+        "Corruptions", "Folder of images that give tiles to mosaic and stickers (laion-c); default: our own tiles."
     )
     evaluations: str | Iterable[str] | None = option(
         "Run",
@@ -369,7 +368,7 @@ class Request:
         workers = usual_workers() if self.workers is None else self.workers
         low = self.dtype == "auto" and is_fast_in_bfloat16(where)
         search, dtype = DTYPES["bfloat16"] if low else None, DTYPES.get(self.dtype, DTYPES["float32"])
-        return Settings(self.seed, batch, workers, where, dtype, self.compile, self.frost, search)
+        return Settings(self.seed, batch, workers, where, dtype, self.compile, self.pictures, search)
 
     @cached_property
     def share(self) -> RunPart | None:
@@ -386,8 +385,9 @@ class Request:
         return read_trainings(self.method or (), self.checkpoints)
 
     @property
-    def frost(self) -> str | None:
-        return None if self.frost_dir is None else str(self.frost_dir)
+    def pictures(self) -> dict[str, str | None]:
+        """The folders that corruptions take parts of pictures from."""
+        return {each: str(getattr(self, each) or "") or None for each in ("frost_dir", "tiles_dir")}
 
     @property
     def attack_list(self) -> str:
@@ -470,7 +470,7 @@ class ClassificationRequest(Request):
     usual_batch: ClassVar = {"cpu": 16, "accelerator": 128}  # a ViT on a CPU is fastest while a batch fits its cache
     least_shard = 128
     argument_names = (
-        *("checkpoints", "data_dir", "attacks", "corruptions", "corrupted_dir", "frost_dir", "cams"),
+        *("checkpoints", "data_dir", "attacks", "corruptions", "corrupted_dir", "frost_dir", "tiles_dir", "cams"),
         *("boxes", "masks", "eps", "norm", "engine", "limit", "ids", "shuffle", "data", "model"),
         *("transfer", "keep_adversarials", "setup_check", "evidence"),
     )
@@ -489,9 +489,7 @@ class ClassificationRequest(Request):
     )
     data: Mapping[str, Any] = option_group(LabelOptions)
     shuffle: bool = option("Data", "Take samples in a random order, determined by the seed.", False, last=True)
-    engine: str | None = option(
-        "Attacks", "Run the attacks with pyautoattack or torchattacks instead, as a cross-check."
-    )
+    engine: str | None = option("Attacks", "Run attacks with pyautoattack or torchattacks instead, as a cross-check.")
     transfer: bool = option(
         "Attacks", "Also score each checkpoint on the adversarial images found for the others.", False
     )
@@ -547,7 +545,19 @@ class SegmentationRequest(Request):
     least_shard = 32  # images are held decoded at their full size
     argument_names = (
         *("checkpoints", "data_dir", "masks", "classes", "ignore", "reduce_zero_label", "layout", "attacks"),
-        *("corruptions", "variant", "frost_dir", "eps", "norm", "limit", "ids", "model", "setup_check", "cams"),
+        *(
+            "corruptions",
+            "variant",
+            "frost_dir",
+            "tiles_dir",
+            "eps",
+            "norm",
+            "limit",
+            "ids",
+            "model",
+            "setup_check",
+            "cams",
+        ),
     )
 
     data_dir: str | Path = option("Data", "Folder or zip of images, ADE20K's folder, or embedded:shapes.", MISSING)
@@ -577,9 +587,7 @@ class SegmentationRequest(Request):
     faithfulness: str = option(
         "Maps", "Tests: ABPC of the class's IoU; all adds insertion, deletion.", "abpc", type=("none", "abpc", "all")
     )
-    masks: str | Path | None = option(
-        "Data", "Folder of label maps (for segmenters), named like the images.", type=Path
-    )
+    masks: str | Path | None = option("Data", "Folder of label maps (of segmenters), named as the images.", type=Path)
     classes: str | Path | None = option("Data", "File of class names, one per line, in label order.", type=Path)
     ignore: Sequence[int] = option("Data", "Labels to ignore, separated by commas.", (255,), type=str, read=read_labels)
     reduce_zero_label: bool = option("Data", "Masks are as ADE20K's: 0 does not count, class k is k + 1.", False)

@@ -26,7 +26,6 @@ from pathlib import Path
 import cv2
 import torch
 
-from corruptions.registry import CATEGORIES
 from robustkit.common.files import write_whole
 from robustkit.models.device import pick_device
 from robustkit.protocol.card import parse_number
@@ -130,7 +129,7 @@ def table(found: Sequence[Result]) -> str:
     """Return the table in Markdown, with the 15 corruptions after their four categories."""
     rows = list(found)
     parts = [result for result in rows if result.peer.startswith("imagecorruptions") and result.ours]
-    if len(parts) == len(CATEGORIES) - 1:
+    if len(parts) == len(corruptions.SHARED):
         rows.insert(rows.index(parts[-1]), corruptions.total(parts))
     return markdown([HEADING, *(result.cells for result in rows)])
 

@@ -35,6 +35,10 @@ SEVERITIES = range(1, 6)
 SIZE, BATCH = 224, 8
 
 
+SHARED = ("noise", "blur", "weather", "digital", "extra")
+"""The categories that imagecorruptions has."""
+
+
 def photographs(count: int, size: int = SIZE) -> Bytes:
     """Return crops (count, size, size, 3) of scikit-image's astronaut, coffee and chelsea."""
     made = []
@@ -48,16 +52,15 @@ def photographs(count: int, size: int = SIZE) -> Bytes:
 
 def rows(device: torch.device) -> Iterator[Row]:
     """Yield a row for each category."""
-    for category, names in CATEGORIES.items():
-        if category == "c-bar":  # which imagecorruptions has not
-            continue
+    for category in SHARED:
+        names = CATEGORIES[category]
         what = f"{len(names)} corruptions of {category}, 5 severities, {SIZE}x{SIZE}"
         yield Row(what, "imagecorruptions", lambda names=names: _sides(names, device))  # type: ignore[misc]
 
 
 def total(results: Sequence[Result]) -> Result:
     """Return a row for the 15 of the benchmark: the sums of its four categories, pair by pair."""
-    parts = [result for result, category in zip(results, CATEGORIES, strict=False) if category != "extra"]
+    parts = [result for result, category in zip(results, SHARED, strict=False) if category != "extra"]
     ours = [sum(pair) for pair in zip(*(part.ours for part in parts), strict=True)]
     theirs = [sum(pair) for pair in zip(*(part.theirs for part in parts), strict=True)]
     what = f"all 15 of ImageNet-C, 5 severities, {SIZE}x{SIZE}"

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import robustkit
 from attacks import APGD, FAB, PGD, Attack, Square, ThreatModel, TorchRng
 from cam import AGCAM, LeGrad
-from corruptions import CORRUPTIONS, corrupt
+from corruptions import CORRUPTIONS, PRESETS, corrupt
 from robustkit.common.determinism import stack_on
 from robustkit.data.dataset import open_dataset
 from robustkit.evaluations.subject import low_precision
@@ -208,9 +208,9 @@ def corruptions_and_maps(bench: Bench) -> None:
         if bench.left < 3:
             bench.record(what="left out", kind=kind)
             continue
-        options = {"texture": "own"} if kind == "frost" else {}
+        preset = "imagenet" if kind in PRESETS["imagenet"] else "cifar"
         try:
-            took = seconds(lambda: corrupt(images, kind, severity=3, **options), bench.device)  # noqa: B023
+            took = seconds(lambda: corrupt(images, kind, 3, preset=preset, texture="own"), bench.device)  # noqa: B023
         except Exception as fault:  # one kind costs only itself
             bench.record(what="corruption", kind=kind, failure=f"{type(fault).__name__}: {fault}"[:300])
             continue

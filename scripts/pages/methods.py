@@ -308,10 +308,11 @@ def of_category(category: str, names: Sequence[str], single: Notes) -> str:
     meanings, parts = constant_names(), [f"## {category}"]
     if category == "extra":
         parts.append("The four that are held out for validation; their set is [in-c-extra](in-c-extra.md).")
-    if category == "c-bar":
-        parts.append(
-            "The ten of [in-c-bar](in-c-bar.md). $L$ is the constant over 10, $S$ the longer side of the image."
-        )
+    parts += {
+        "c-bar": ["The ten of [in-c-bar](in-c-bar.md). $L$ is the constant over 10, $S$ the longer side of the image."],
+        "cifar-bar": ["The five of [cifar-c-bar](cifar-c-bar.md) that in-c-bar has not, for 32x32 images."],
+        "laion": ["The six of [laion-c](laion-c.md), at 224x224 pixels."],
+    }.get(category, [])
     for name in names:
         rows = [("severity", *PRESETS)]
         for place, severity in enumerate(SEVERITIES):
@@ -322,7 +323,9 @@ def of_category(category: str, names: Sequence[str], single: Notes) -> str:
                 )
             )
         paragraphs = [" ".join(part.split()) for part in (inspect.getdoc(CORRUPTIONS[name]) or "").split("\n\n")]
-        text = "\n\n".join(part for part in paragraphs if not part.startswith(("photographs:", "texture:", "Raises")))
+        text = "\n\n".join(
+            part for part in paragraphs if not part.startswith(("photographs:", "texture:", "tiles:", "Raises"))
+        )
         parts += [f"### {name}", maths(single[name]), text, f"Constants: {meanings[name]}.", table(rows)]
     return "\n\n".join(parts)
 

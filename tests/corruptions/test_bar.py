@@ -6,6 +6,7 @@ severities. Their generator is asked here as they ask it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,17 @@ from scipy.ndimage import gaussian_filter
 
 from corruptions import CATEGORIES, CORRUPTIONS, corrupt, corruption
 from corruptions.bar import RAYS, _softened
-from corruptions.base import Draws
+from corruptions.base import Corruption, Draws
 from corruptions.constants import PRESETS
 from robustkit.common.determinism import SampleRng
 from robustkit.errors import ProtocolError, RobustkitError
 from robustkit.evaluations.corruptions import SETS, expand, possible_means
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-KINDS = CATEGORIES["c-bar"]
+KINDS, SMALL = CATEGORIES["c-bar"], CATEGORIES["cifar-bar"]
+BOTH = (*KINDS, *SMALL)
+BENT = ("caustic_refraction", "pinch_and_twirl", "ripple")
+"""Which take pixels from elsewhere, and black from outside of an oblong image."""
 GOLDEN = np.load(ROOT / "tests" / "golden" / "c_bar.npz")
 SEVERITIES = range(1, 6)
 PI = math.pi
@@ -108,8 +112,32 @@ OURS = {
 }
 
 
+def small_draws(kind: str, generator: np.random.RandomState) -> dict[str, Any]:
+    """What the authors' code draws from a generator for 24x24 pixels, in its order."""
+    if kind == "pinch_and_twirl":
+        signs = np.zeros((5, 5))
+        signs[:3, :3] = [[0.25 if generator.choice([1, -1]) == 1 else 0.75 for _ in range(3)] for _ in range(3)]
+        return {"signs": signs}
+    if kind == "ripple":
+        return {"wavelengths": generator.uniform(size=2), "phases": generator.uniform(size=2)}
+    if kind == "lines":
+        named = {"angle": generator.uniform(), "variation": generator.uniform()}
+        return named | {"lines": rows_of(generator.randint(0, 2**32)).uniform(size=(256, 3))}
+    if kind == "transverse_chromatic_abberation":
+        orders = list(itertools.permutations(range(3)))
+        return {"order": (orders.index(tuple(generator.permutation(3))) + 0.5) / 6}
+    return {}
+
+
+def made_of(kind: str) -> Corruption:
+    return corruption(kind, preset="cifar" if kind in SMALL else "imagenet")
+
+
 def draws(kind: str, severity: int, side: int) -> Draws:
     """The authors' numbers as ours."""
+    if kind in SMALL:
+        drawn = small_draws(kind, np.random.RandomState(severity))
+        return Draws(severity, {name: torch.as_tensor(np.asarray(value))[None] for name, value in drawn.items()})
     (key,) = (name for name in GOLDEN.files if name.startswith(f"{kind} {side} "))
     numbers = OURS[kind](GOLDEN[key][severity - 1], side)
     return Draws(severity, {name: torch.as_tensor(np.asarray(value))[None] for name, value in numbers.items()})
@@ -119,66 +147,70 @@ def pixels(array: NDArray[np.uint8]) -> torch.Tensor:
     return torch.from_numpy(array.copy()).permute(2, 0, 1)[None].contiguous()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BOTH)
 def test_the_authors_draws_give_the_authors_pixels(kind: str) -> None:
     sides = [side for side in (24, 17) if f"{kind} {side}" in GOLDEN.files]
     assert sides == ([24, 17] if kind in ("blue_noise_sample", "brownish_noise") else [24])
     for side in sides:
         for severity in SEVERITIES:
             image, expected = GOLDEN[f"images {side}"][severity - 1], GOLDEN[f"{kind} {side}"][severity - 1]
-            result = corruption(kind).apply(pixels(image), draws(kind, severity, side))
+            result = made_of(kind).apply(pixels(image), draws(kind, severity, side))
             gap = (result.int() - pixels(expected).int()).abs()
             assert gap.max() <= 1 and (gap > 0).float().mean() < 1e-3, severity
             assert (result != pixels(image)).float().mean() > 0.01
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "caustic_refraction"])
+@pytest.mark.parametrize("kind", ["lines", *(kind for kind in KINDS if kind not in BENT)])
 def test_an_oblong_image_is_the_middle_of_a_square(kind: str) -> None:
     side, severity = 24, 3
     drawn, square = draws(kind, severity, side), pixels(GOLDEN[f"images {side}"][0])
-    whole = corruption(kind).apply(square, drawn)
+    whole = made_of(kind).apply(square, drawn)
     for part in (
         (slice(None), slice(4, 20)),
         (slice(3, 20), slice(None)),
     ):  # of 17 rows the first of seven is the third
         cut = square[..., part[0], part[1]].contiguous()
-        assert torch.equal(corruption(kind).apply(cut, drawn), whole[..., part[0], part[1]]), part
+        assert torch.equal(made_of(kind).apply(cut, drawn), whole[..., part[0], part[1]]), part
 
 
-def test_water_around_an_oblong_image_is_black() -> None:
-    side = 24
-    drawn, square = draws("caustic_refraction", 4, side), pixels(GOLDEN["images 24"][0])
-    square[..., :4, :], square[..., 20:, :] = 0, 0
-    whole = corruption("caustic_refraction").apply(square, drawn)
-    cut = square[..., 4:20, :].contiguous()
-    gap = corruption("caustic_refraction").apply(cut, drawn).int() - whole[..., 4:20, :].int()
-    assert gap.abs().max() <= 1
+@pytest.mark.parametrize("kind", BENT)
+def test_around_an_oblong_image_is_black(kind: str) -> None:
+    side, severity = 24, 4
+    drawn, square = draws(kind, severity, side), pixels(GOLDEN[f"images {side}"][0])
+    for turned in (False, True):
+        square[..., :4, :], square[..., 20:, :] = 0, 0
+        if turned:
+            square = square.transpose(2, 3).contiguous()
+        rows, columns = (slice(None), slice(4, 20)) if turned else (slice(4, 20), slice(None))
+        whole = made_of(kind).apply(square, drawn)
+        cut = made_of(kind).apply(square[..., rows, columns].contiguous(), drawn)
+        assert (cut.int() - whole[..., rows, columns].int()).abs().max() <= 1, turned
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BOTH)
 def test_each_image_has_its_own_draws_whatever_else_is_in_the_batch(kind: str) -> None:
     images = torch.randint(0, 256, (3, 3, 32, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     rng = SampleRng.of(["a", "b", "c"], seed=0, condition=kind, device="cpu")
-    together = corruption(kind)(images, severity=3, rng=rng)
-    alone = corruption(kind)(images[1:2], severity=3, rng=rng.take(torch.tensor([1])))
+    together = made_of(kind)(images, severity=3, rng=rng)
+    alone = made_of(kind)(images[1:2], severity=3, rng=rng.take(torch.tensor([1])))
     assert torch.equal(together[1], alone[0]) and together.shape == images.shape
-    same = corruption(kind)(images[:1].expand(3, -1, -1, -1).contiguous(), severity=5, rng=rng)
-    assert not torch.equal(same[0], same[1])
+    same = made_of(kind)(images[:1].expand(3, -1, -1, -1).contiguous(), severity=5, rng=rng)
+    assert torch.equal(same[0], same[1]) == (kind == "circular_motion_blur")
 
 
 def test_stronger_severities_change_more() -> None:
     image = pixels(GOLDEN["images 24"][2])
     rng = SampleRng.of([str(number) for number in range(20)], seed=1, condition="c-bar", device="cpu")
     images = image.expand(20, -1, -1, -1).contiguous()
-    for kind in KINDS:
-        changes = [(corruption(kind)(images, s, rng).float() - images.float()).abs().mean() for s in (1, 3, 5)]
+    for kind in BOTH:
+        changes = [(made_of(kind)(images, s, rng).float() - images.float()).abs().mean() for s in (1, 3, 5)]
         assert changes[0] < changes[1] < changes[2], kind
 
 
 def test_the_set_is_its_own_and_enters_no_other() -> None:
     assert expand("in-c-bar") == dict.fromkeys(KINDS, (1, 2, 3, 4, 5)) and len(KINDS) == 10
-    assert [*CORRUPTIONS][19:] == [*KINDS]
-    others = [name for name in SETS if name != "in-c-bar"]
+    assert [*CORRUPTIONS][19:34] == [*BOTH]
+    others = [name for name in SETS if name not in ("in-c-bar", "cifar-c-bar")]
     assert not any(set(SETS[name]) & set(KINDS) for name in others)
     texts = [f"corruption({kind},severity={severity})" for kind in KINDS for severity in SEVERITIES]
     assert [mean for mean in possible_means(texts) if mean in SETS] == ["in-c-bar"]
@@ -188,13 +220,19 @@ def test_the_set_is_its_own_and_enters_no_other() -> None:
 
 def test_levels_of_small_images_are_the_authors() -> None:
     """`cifar10_c_bar.csv` of their code: the kinds that it has in common with ImageNet-C-bar."""
-    assert {name: PRESETS["cifar"][name] for name in KINDS if name in PRESETS["cifar"]} == {
+    assert {name: PRESETS["cifar"][name] for name in BOTH if name in PRESETS["cifar"]} == {
         "blue_noise_sample": (0.7, 1.4, 2.1, 3.5, 4.2),
         "checkerboard_cutout": (1.0, 2.0, 3.0, 4.0, 5.0),
         "inverse_sparkles": (1.0, 1.5, 2.5, 4.5, 5.0),
         "brownish_noise": (2.5, 4.0, 5.5, 6.5, 7.0),
         "sparkles": (0.7, 3.5, 5.6, 6.3, 7.0),
+        "pinch_and_twirl": (5.5, 6.0, 6.5, 8.5, 10.0),
+        "ripple": (5.5, 6.0, 6.5, 7.5, 8.0),
+        "circular_motion_blur": (2.8, 3.6, 4.4, 5.2, 6.0),
+        "lines": (0.5, 1.0, 1.5, 2.0, 2.5),
+        "transverse_chromatic_abberation": (1.0, 2.0, 5.0, 9.0, 10.0),
     }
+    assert set(SETS["cifar-c-bar"]) == {name for name in BOTH if name in PRESETS["cifar"]}
 
 
 def test_kinds_without_constants_for_small_images_are_refused_before_the_run(tmp_path: Path) -> None:

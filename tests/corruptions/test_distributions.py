@@ -87,6 +87,13 @@ ASKED = {
     },
     "single_frequency_greyscale": dict.fromkeys(("first", "second", "order", "phase"), ("uniform", ())),
     "brownish_noise": {"phases": ("uniform", (3, 37, 18)), "middle": ("uniform", (3, 18))},
+    "pinch_and_twirl": {"signs": ("uniform", (5, 5))},
+    "ripple": dict.fromkeys(("wavelengths", "phases"), ("uniform", (2,))),
+    "lines": {"angle": ("uniform", ()), "variation": ("uniform", ()), "lines": ("uniform", (256, 3))},
+    "transverse_chromatic_abberation": {"order": ("uniform", ())},
+    "geometric_shapes": {"shapes": ("uniform", (600, 8))},
+    "luminance_checkerboard": {"fields": ("uniform", (2, 3))},
+    "stickers": {"stickers": ("uniform", (400, 2))},
 }
 
 

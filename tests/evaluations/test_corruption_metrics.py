@@ -120,7 +120,10 @@ def test_means_over_some_severities_are_named_for_them() -> None:
         f"corruption(gaussian_noise,severity={severity},source=released)" for severity in (1, 3)
     ]
     mild = {f"corruption({c},severity={s})": outcome(0.0) for c in CORRUPTIONS for s in (1, 2, 3)}
-    assert {text for text, _ in rows(mild)} == {"fan-19", "in-c-bar(severity=1+2+3)"}  # not in-c(severity=1+2+3)
+    assert {text for text, _ in rows(mild)} == {
+        "fan-19",
+        *(f"{each}(severity=1+2+3)" for each in ("in-c-bar", "cifar-c-bar", "laion-c")),
+    }  # not in-c
     two = {f"corruption({c},severity={s},preset=cifar)": outcome(0.5) for c in SETS["noise"] for s in (2, 4)}
     assert {text for text, _ in rows(two)} == {"noise(severity=2+4,preset=cifar)"}
     del two["corruption(shot_noise,severity=4,preset=cifar)"]
@@ -253,6 +256,8 @@ def test_lists_of_corruptions() -> None:
         "segformer-16": 16,
         "fan-19": 19,
         "in-c-bar": 10,
+        "cifar-c-bar": 10,
+        "laion-c": 6,
         "noise": 3,
         "blur": 4,
         "weather": 4,

@@ -62,14 +62,12 @@ def test_lists_name_the_texture() -> None:
 def test_which_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     place = "robustkit.evaluations.corruptions.plan.find_spec"
     monkeypatch.setattr(place, lambda name: None)
-    assert (
-        choose_texture("", None)[0] == "own" and "pip install --no-deps imagecorruptions" in choose_texture("", None)[1]
-    )
-    assert choose_texture("photographs", None) == ("photographs", "") == choose_texture("", "ice")
+    assert choose_texture("", {})[0] == "own" and "pip install --no-deps imagecorruptions" in choose_texture("", {})[1]
+    assert choose_texture("photographs", {}) == ("photographs", "") == choose_texture("", {"frost_dir": "ice"})
     monkeypatch.setattr(place, lambda name: object())
-    assert choose_texture("", None) == ("photographs", "") and choose_texture("own", None) == ("own", "")
-    with pytest.raises(ProtocolError, match="expected one of the two"):
-        choose_texture("own", "ice")
+    assert choose_texture("", {}) == ("photographs", "") and choose_texture("own", {}) == ("own", "")
+    with pytest.raises(ProtocolError, match=r"frost\(texture=own\) and --frost-dir ice: leave one of the two out"):
+        choose_texture("own", {"frost_dir": "ice"})
 
 
 def test_a_figure_beside_published_ones_is_flagged() -> None:

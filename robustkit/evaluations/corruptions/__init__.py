@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import ClassVar
 
 import corruptions
@@ -46,19 +47,24 @@ TEST = (
 )
 """The 15 of ImageNet-C by name: a corruption that is added to a category enters no published set."""
 _VALIDATION = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-FROST, TEXTURES = "frost", ("photographs", "own")
+FROST, TILED, TEXTURES = ("frost",), ("mosaic", "stickers"), ("photographs", "own")
+TEXTURED = (*FROST, *TILED)
+"""The kinds that take parts of other pictures: photographs of ice, or tiles of any images."""
 _ALL, _MILD = (1, 2, 3, 4, 5), (1, 2, 3)
 _NOISE = ("gaussian_noise", "impulse_noise", "shot_noise", "speckle_noise")
 _SEGFORMER = (
     *("motion_blur", "defocus_blur", "glass_blur", "gaussian_blur", *_NOISE),
     *("brightness", "contrast", "saturate", "jpeg_compression", "snow", "spatter", "fog", "frost"),
 )
+_BAR_AT_32 = ("inverse_sparkles", "sparkles", "blue_noise_sample", "checkerboard_cutout", "brownish_noise")
 SETS: dict[str, dict[str, tuple[int, ...]]] = {
     "in-c": dict.fromkeys(TEST, _ALL),
     "in-c-extra": dict.fromkeys(_VALIDATION, _ALL),
     "segformer-16": {name: _MILD if name in _NOISE else _ALL for name in _SEGFORMER},
     "fan-19": dict.fromkeys((*TEST, *_VALIDATION), _MILD),
     "in-c-bar": dict.fromkeys(CATEGORIES["c-bar"], _ALL),
+    "cifar-c-bar": dict.fromkeys((*_BAR_AT_32, *CATEGORIES["cifar-bar"]), _ALL),
+    "laion-c": dict.fromkeys(CATEGORIES["laion"], _ALL),
     **{
         category: dict.fromkeys([name for name in names if name in TEST], _ALL)
         for category, names in CATEGORIES.items()
@@ -66,7 +72,7 @@ SETS: dict[str, dict[str, tuple[int, ...]]] = {
     },
 }
 """in-c: Hendrycks and Dietterich 2019. segformer-16: Xie et al. 2021. fan-19: Zhou et al. 2022.
-in-c-bar: Mintun et al. 2021."""
+in-c-bar, cifar-c-bar (for 32x32): Mintun et al. 2021. laion-c: Li et al. 2025."""
 
 
 EVERY_CORRUPTION: Registry[type[corruptions.Corruption]] = Registry(
@@ -101,14 +107,14 @@ def set_of(condition: str) -> tuple[str, tuple[int, ...], str] | None:
 
 
 def definition_of(rest: str) -> str:
-    """Return the rest of a set's text, `(preset=cifar,texture=own)`, without frost's texture."""
+    """Return the rest of a set's text, `(preset=cifar,texture=own)`, without the texture."""
     items = ",".join(item for item in rest[1:-1].split(",") if not item.startswith("texture="))
     return f"({items})" if items else ""
 
 
-def sets_at(evaluated: Iterable[tuple[str, int]], definition: str, of_frost: str = "") -> list[str]:
+def sets_at(evaluated: Iterable[tuple[str, int]], definition: str, textures: str = "") -> list[str]:
     """Return the sets whose corruptions were all evaluated at all their severities, then those at the same others,
-    `in-c(severity=3)`. definition: `(preset=cifar)` or empty. of_frost: what sets with frost say besides."""
+    `in-c(severity=3)`. definition: `(preset=cifar)` or empty. textures: what sets with textured kinds say besides."""
     by_name: dict[str, set[int]] = {}
     for name, severity in evaluated:
         by_name.setdefault(name, set()).add(severity)
@@ -117,7 +123,7 @@ def sets_at(evaluated: Iterable[tuple[str, int]], definition: str, of_frost: str
         return all(set(members[name]) <= set(others.get(name, ())) for name in members)
 
     def text(name: str, some: str = "") -> str:
-        inside = ",".join(filter(None, (some, definition[1:-1], of_frost if FROST in SETS[name] else "")))
+        inside = ",".join(filter(None, (some, definition[1:-1], textures if has_textures(name) else "")))
         return f"{name}({inside})" if inside else name
 
     whole = [name for name, members in SETS.items() if within(members, by_name)]
@@ -129,6 +135,11 @@ def sets_at(evaluated: Iterable[tuple[str, int]], definition: str, of_frost: str
         if some and not severities and not any(within(here, SETS[other]) for other in whole) and name not in whole:
             names.append(text(name, f"severity={'+'.join(map(str, some))}"))
     return names
+
+
+def has_textures(name: str) -> bool:
+    """Whether a corruption, or a set, takes parts of other pictures."""
+    return not set(TEXTURED).isdisjoint(SETS.get(name, (name,)))
 
 
 def span(severities: Iterable[int]) -> str:
@@ -165,11 +176,13 @@ def expand(text: str | Iterable[str]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(sorted(chosen[name])) for name in corruption_names() if chosen.get(name)}
 
 
-def asked_texture(text: str | Iterable[str]) -> str:
-    """Return the texture in `frost(texture=own)`; empty for none. Raises ProtocolError where the list names both."""
-    named = {item.texture for item in _items(text)} - {""}
+def asked_texture(text: str | Iterable[str], kinds: tuple[str, ...] = FROST) -> str:
+    """Return the texture of some kinds in `frost(texture=own)`; empty for none. Raises ProtocolError where the list
+    names both."""
+    named = {item.texture for item in _items(text) if set(kinds) & set(SETS.get(item.name, (item.name,)))} - {""}
     if len(named) > 1:
-        raise ProtocolError(f"corruptions {text!r}: both textures of frost; expected one, and a run for each")
+        which = " and ".join(kinds)
+        raise ProtocolError(f"corruptions {text!r}: both textures of {which}; expected one, and a run for each")
     return named.pop() if named else ""
 
 
@@ -184,15 +197,15 @@ def _items(text: str | Iterable[str]) -> Iterator[_Asked]:
         name = canonical(name, (*SETS, *corruption_names()), ALSO)
         if name not in SETS and name not in corruption_names():
             raise ProtocolError(unknown("corruption", name, (*SETS, *corruption_names())))
-        yield _Asked(without, name, *_arguments(part, arguments, FROST in SETS.get(name, (name,))))
+        yield _Asked(without, name, *_arguments(part, arguments, has_textures(name)))
 
 
-def _arguments(item: str, arguments: str | None, frost: bool) -> tuple[tuple[int, ...], str]:
-    """Return the severities and the texture in an item's parentheses. frost: whether it holds frost."""
+def _arguments(item: str, arguments: str | None, textured: bool) -> tuple[tuple[int, ...], str]:
+    """Return the severities and the texture in an item's parentheses. textured: whether it may name one."""
     severities, texture = tuple[int, ...](), ""
     for argument in filter(None, (arguments or "").split(",")):
         key, equals, value = (word.strip() for word in argument.partition("="))
-        if key == "texture" and frost:
+        if key == "texture" and textured:
             if value not in TEXTURES:
                 raise ProtocolError(f"{item}: " + unknown("texture", value, TEXTURES))
             texture = value
@@ -210,10 +223,14 @@ PRESETS, VARIANTS, SOURCES = ("imagenet", "cifar"), ("hendrycks", "bethgelab"), 
 _FORM = re.compile(r"corruption\(\s*([\w-](?:[\w -]*[\w-])?)\s*((?:,[^,()]+)*)\)")
 
 
+Pictures = Mapping[str, str | None]
+"""Folders of pictures: `frost_dir`, `tiles_dir`."""
+
+
 @dataclass(frozen=True)
 class Corrupted:
     """severity: 1 to 5; 0, in results only, is the mean over all five. preset, variant: see `corruptions.Corruption`.
-    source: `memory`, after resize and crop, or `released` files. texture: of frost, `photographs` or `own`."""
+    source: `memory`, after resize and crop, or `released` files. texture: of `TEXTURED`, `photographs` or `own`."""
 
     name: str
     severity: int = 0
@@ -226,23 +243,23 @@ class Corrupted:
     def text(self) -> str:
         """The canonical text, which names what is not the benchmark's default."""
         severity = f",severity={self.severity}" if self.severity else ""
-        texture = f",{self.of_frost}" if self.of_frost and self.name == FROST else ""
+        texture = f",{self.textures}" if self.textures and self.name in TEXTURED else ""
         definition = f",{self.definition[1:-1]}" if self.definition else ""
         return f"corruption({self.name}{severity}{definition}{texture})"
 
     @property
-    def of_frost(self) -> str:
-        """What a text says about frost, and about means that hold it: `texture=own`; empty for the photographs."""
+    def textures(self) -> str:
+        """What a text says about textured kinds, and means that hold them: `texture=own`; empty for photographs."""
         return "" if self.texture == "photographs" else f"texture={self.texture}"
 
     @property
     def label(self) -> str:
         """The corruption in a table of its definition: `fog`, or `frost(texture=own)`."""
-        return f"{self.name}({self.of_frost})" if self.of_frost and self.name == FROST else self.name
+        return f"{self.name}({self.textures})" if self.textures and self.name in TEXTURED else self.name
 
     @property
     def definition(self) -> str:
-        """What distinguishes two tables: `(preset=cifar)`; empty for the default. Without frost's texture."""
+        """What distinguishes two tables: `(preset=cifar)`; empty for the default. Without the texture."""
         default = Corrupted(self.name)
         unusual = [key for key in ("preset", "variant", "source") if getattr(self, key) != getattr(default, key)]
         return f"({','.join(f'{key}={getattr(self, key)}' for key in unusual)})" if unusual else ""
@@ -255,13 +272,15 @@ class Corrupted:
     def released(self) -> bool:
         return self.source == "released"
 
-    def make(self, frost_dir: str | None = None) -> corruptions.Corruption:
-        """Return the corruption. Raises ValueError where preset and variant do not fit, PluginError of a bad
-        plug-in."""
+    def make(self, pictures: Pictures = MappingProxyType({})) -> corruptions.Corruption:
+        """Return the corruption. pictures: folders, as `corruptions.corruption` takes them. Raises ValueError where
+        preset and variant do not fit, PluginError of a bad plug-in."""
         if self.name not in corruptions.CORRUPTIONS:
             return EVERY_CORRUPTION[self.name](self.preset, self.variant)
         options = {"preset": self.preset, "variant": self.variant, "texture": self.texture}
-        return corruptions.corruption(self.name, frost_dir=frost_dir, **options)
+        return corruptions.corruption(
+            self.name, frost_dir=pictures.get("frost_dir"), tiles_dir=pictures.get("tiles_dir"), **options
+        )
 
 
 def parse_corrupted(text: str) -> Corrupted | None:
@@ -279,7 +298,7 @@ def parse_corrupted(text: str) -> Corrupted | None:
         options[key] = value
     severity = options.pop("severity", "0")
     choices = {"preset": PRESETS, "variant": VARIANTS, "source": SOURCES}
-    if name == FROST and options.get("source") != "released":
+    if name in TEXTURED and options.get("source") != "released":
         choices["texture"] = TEXTURES
     for key, value in options.items():
         if key == "constants":
@@ -313,12 +332,12 @@ def split_severities(text: str) -> tuple[Corrupted | None, str]:
 
 
 def by_definition(texts: Iterable[str]) -> Iterator[tuple[Corrupted, list[tuple[str, int]]]]:
-    """Yield for each definition an example, and its corruptions and severities; once for each of frost's textures."""
+    """Yield for each definition an example, and its corruptions and severities; once for each texture."""
     parts = [part for text in texts if (part := parse_corrupted(text)) is not None]
     for example in {part.definition: part for part in parts}.values():
         mine = [part for part in parts if part.definition == example.definition]
-        for texture in dict.fromkeys(part.texture for part in mine if part.name == FROST) or [example.texture]:
-            fitting = [part for part in mine if part.name != FROST or part.texture == texture]
+        for texture in dict.fromkeys(part.texture for part in mine if part.name in TEXTURED) or [example.texture]:
+            fitting = [part for part in mine if part.name not in TEXTURED or part.texture == texture]
             yield replace(example, texture=texture), [(part.name, part.severity) for part in fitting]
 
 
@@ -329,7 +348,7 @@ def _means_of(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Itera
             several = "severity=" + "+".join(map(str, severities))
             text = replace(named, severity=1).text
             yield named.mean.text if len(severities) == 5 else text.replace("severity=1", several, 1)
-    yield from sets_at(evaluated, example.definition, example.of_frost)
+    yield from sets_at(evaluated, example.definition, example.textures)
 
 
 def conditions_of(mean: str) -> list[str]:
@@ -405,7 +424,7 @@ def as_published(text: str) -> str:
 
 def unlike_published(text: str) -> str:
     unlike = _OWN_TEXTURE in text and words_of(text) is VOCABULARY
-    return "frost's own textures stand for the benchmark's photographs" if unlike else ""
+    return "our own textures stand for the benchmark's photographs" if unlike else ""
 
 
 def _is_fixed(name: str) -> bool:
@@ -463,7 +482,7 @@ class CorruptionWords(Vocabulary):
         elif pattern.what:
             raise ProtocolError(f"condition {text!r}: a set has its own corruptions; leave {pattern.what} out")
         else:
-            of = FROST if FROST in SETS[pattern.name] else "fog"
+            of = next(filter(has_textures, SETS[pattern.name]), "fog")
             parse_corrupted(_SEVERAL.sub(r"severity=\1", f"corruption({','.join([of, *pattern.pairs])})"))
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:

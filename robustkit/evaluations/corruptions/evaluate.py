@@ -15,7 +15,7 @@ from ...protocol.condition import Condition
 from ..condition import Cost
 from ..family import Evaluator
 from ..subject import Batch, EvaluatedModel, Shown
-from . import EVERY_CORRUPTION, VOCABULARY, Corrupted
+from . import EVERY_CORRUPTION, VOCABULARY, Corrupted, Pictures
 
 
 def _place(device: torch.device) -> torch.device:
@@ -30,9 +30,9 @@ def lines_on_device(conditions: Iterable[Condition], device: torch.device) -> li
     return [] if possible else [f"{device.type} has no float64: corruptions are made on the CPU"]
 
 
-def corrupt(part: Corrupted, pixels: torch.Tensor, rng: SampleRng, frost_dir: str | None) -> torch.Tensor:
+def corrupt(part: Corrupted, pixels: torch.Tensor, rng: SampleRng, pictures: Pictures) -> torch.Tensor:
     """Return (B, 3, H, W) uint8 pixels corrupted, on their device, which those given are not changed by."""
-    made, where = part.make(frost_dir), _place(pixels.device)
+    made, where = part.make(pictures), _place(pixels.device)
     draws = made.draw(pixels.shape[1:], part.severity, rng.to(where))
     return made.apply(pixels.to(where, copy=True), draws).to(pixels.device)
 
@@ -52,7 +52,7 @@ class CorruptionsEvaluator(Evaluator):
         assert isinstance(corrupted, Corrupted)
         if corrupted.released:  # the files hold them corrupted
             return subject.show_pixels(batch, pixels, are_changed=False)
-        view = corrupt(corrupted, pixels, rng, subject.settings.frost_dir)
+        view = corrupt(corrupted, pixels, rng, subject.settings.pictures)
         if view.shape != pixels.shape or view.dtype != pixels.dtype:
             raise PluginError(
                 f"{condition.text} gives {view.dtype} of {tuple(view.shape)}; expected {pixels.dtype} of "

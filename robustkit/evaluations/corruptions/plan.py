@@ -3,34 +3,66 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any
 
 from corruptions import CORRUPTIONS as CORRUPTION_CLASSES
 from corruptions import PRESETS as TABLES
-from corruptions import find_photographs, own_textures
+from corruptions import find_photographs, find_tiles, own_textures
 from corruptions.base import SMALLEST
+from corruptions.laion import read_tiles
 
 from ...common.files import bytes_of
 from ...data.dataset import Dataset, Sample
 from ...data.images import image_sizes, read_image
 from ...errors import BadImageError, DataError, ProtocolError, unknown
 from ...protocol.condition import Condition
-from . import FROST, PRESETS, VARIANTS, Corrupted, asked_texture, corruption_condition, expand
+from . import (
+    FROST,
+    PRESETS,
+    TEXTURED,
+    TILED,
+    VARIANTS,
+    Corrupted,
+    Pictures,
+    asked_texture,
+    corruption_condition,
+    expand,
+)
 from .tree import CorruptedTree
 
 
-def choose_texture(asked: str, frost_dir: str | None) -> tuple[str, str]:
-    """Return the texture, and a line for the user, or none: own textures where nothing is asked for and neither a
-    folder nor imagecorruptions is there. Raises ProtocolError for own textures and a folder of photographs."""
-    if asked == "own" and frost_dir is not None:
-        raise ProtocolError(f"frost(texture=own) and --frost-dir {frost_dir}: expected one of the two; leave one out")
-    if asked or frost_dir is not None or find_spec("imagecorruptions") is not None:
+def choose_textures(
+    levels: Collection[str], asked: str | Iterable[str], pictures: Pictures
+) -> tuple[dict[str, str], list[str]]:
+    """Return the texture of each corruption that takes one, and lines for the user, as `choose_texture`."""
+    textures, lines = dict[str, str](), list[str]()
+    for kinds in (FROST, TILED):
+        if some := [name for name in kinds if name in levels]:
+            texture, line = choose_texture(asked_texture(asked, kinds), pictures, kinds)
+            textures |= dict.fromkeys(some, texture)
+            lines.append(line)
+    return textures, lines
+
+
+def choose_texture(asked: str, pictures: Pictures, kinds: tuple[str, ...] = FROST) -> tuple[str, str]:
+    """Return the texture of frost or of tiles, and a line for the user, or none: own textures where nothing is asked
+    for and no folder is there, nor imagecorruptions for frost. Raises ProtocolError for own ones and a folder."""
+    option = "tiles" if kinds == TILED else "frost"
+    if asked == "own" and (folder := pictures.get(f"{option}_dir")) is not None:
+        raise ProtocolError(f"{kinds[0]}(texture=own) and --{option}-dir {folder}: leave one of the two out")
+    is_there = kinds == FROST and find_spec("imagecorruptions") is not None
+    if asked or pictures.get(f"{option}_dir") is not None or is_there:
         return asked or "photographs", ""
+    if kinds == TILED:
+        line = "tiles of our own, since there is no --tiles-dir; LAION-C's are of ImageNet's training images"
+        return "own", f"mosaic, stickers(texture=own): {line}"
     return "own", (
         "frost(texture=own): the benchmark's photographs are missing, so our own textures are used; to reproduce "
         "published figures:"
@@ -38,11 +70,14 @@ def choose_texture(asked: str, frost_dir: str | None) -> tuple[str, str]:
     )
 
 
-def texture_digest(texture: str, frost_dir: str | None) -> str:
-    """Return the SHA-256 of the six pictures of ice. Raises DataError where they are missing, or are not images."""
+def texture_digest(name: str, texture: str, pictures: Pictures) -> str:
+    """Return the SHA-256 of the pictures that a corruption takes parts of: six of ice, or those that give tiles. Raises
+    DataError where they are missing, or are not images."""
+    if name in TILED:
+        return "own" if texture == "own" else _tiles_digest(pictures.get("tiles_dir"))
     total = hashlib.sha256()
     try:
-        for path in own_textures() if texture == "own" else find_photographs(frost_dir):
+        for path in own_textures() if texture == "own" else find_photographs(pictures.get("frost_dir")):
             content = bytes_of(path, 1 << 26)
             read_image(content, f"frost photograph {path}")
             total.update(hashlib.sha256(content).digest())
@@ -51,10 +86,23 @@ def texture_digest(texture: str, frost_dir: str | None) -> str:
     return total.hexdigest()
 
 
+@lru_cache(maxsize=1)
+def _tiles_digest(folder: str | None) -> str:
+    total = hashlib.sha256()
+    try:
+        for path in find_tiles(folder):
+            total.update(hashlib.sha256(bytes_of(path, 1 << 26)).digest())
+        read_tiles(folder)
+    except OSError as fault:
+        raise DataError(str(fault)) from None
+    return total.hexdigest()
+
+
 @dataclass(frozen=True)
 class CorruptedInputs:
-    """By condition. digests: SHA-256 of released files, frost's pictures, or boxes or masks (`none` without any).
-    released: `root` of the tree, and `image_sizes` (height, width). left_out: why a condition is not available."""
+    """By condition. digests: SHA-256 of released files, of pictures that corruptions take parts of, or of boxes or
+    masks (`none` without any). released: `root` of the tree, and `image_sizes` (height, width). left_out: why a
+    condition is not available."""
 
     digests: dict[str, str] = field(default_factory=dict)
     released: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -79,7 +127,7 @@ def plan_corruptions(
     tree: CorruptedTree | None = None,
     constants: str = "auto",
     variant: str = "hendrycks",
-    frost_dir: str | None = None,
+    pictures: Pictures = MappingProxyType({}),
 ) -> InputPlan:
     """Plan a list (None: all that a tree of released files holds). input_sizes: (height, width) of the models.
     constants: `auto` takes CIFAR-10-C's for 32x32 images. Raises ProtocolError for unknown names, DataError for
@@ -105,25 +153,21 @@ def plan_corruptions(
         constants, line = choose_constants(native_size(dataset), input_sizes)
         lines.append(line)
     if lacking := [name for name in levels if name in CORRUPTION_CLASSES and name not in TABLES[constants]]:
-        remedy = f"leave them out ({', '.join(f'-{name}' for name in lacking)}), or give --constants imagenet"
-        raise ProtocolError(f"{', '.join(lacking)}: no constants for images of 32x32 (--constants cifar); {remedy}")
-    texture = "photographs"
-    if FROST in levels:
-        texture, line = choose_texture("" if asked is None else asked_texture(asked), frost_dir)
-        lines.append(line)
+        other, of = ("imagenet", "images of 32x32") if constants == "cifar" else ("cifar", "ImageNet's images")
+        remedy = f"leave them out ({', '.join(f'-{name}' for name in lacking)}), or give --constants {other}"
+        raise ProtocolError(f"{', '.join(lacking)}: no constants for {of} (--constants {constants}); {remedy}")
+    textures, more = choose_textures(levels, asked or (), pictures)
+    lines += more
     parts = [
-        Corrupted(name, severity, constants, variant, texture=texture if name == FROST else "photographs")
+        Corrupted(name, severity, constants, variant, texture=textures.get(name, "photographs"))
         for name, severities in levels.items()
         for severity in severities
     ]
     try:
-        parts[0].make(frost_dir)
+        parts[0].make(pictures)
     except ValueError as fault:  # constants and a variant that do not go together
         raise ProtocolError(str(fault)) from None
-    digests = {}
-    if FROST in levels:
-        digest = texture_digest(texture, frost_dir)
-        digests = {part.text: digest for part in parts if part.name == FROST}
+    digests = {part.text: texture_digest(part.name, part.texture, pictures) for part in parts if part.name in TEXTURED}
     conditions = tuple(map(corruption_condition, parts))
     return InputPlan(conditions, CorruptedInputs(digests), tuple(line for line in lines if line))
 

@@ -15,12 +15,13 @@ from ...common.intervals import Floats, bootstrap, calibration_error, mean_of
 from ...runs.manifest import Manifest
 from ...runs.metadata import SampleGroups
 from ..aggregate import RecordReader
-from ..condition import words_of
+from ..condition import kind_of, words_of
 from ..family import Aggregator, Overview
 from ..records import CheckpointRecords, Pairings, PerSample, common_ids, common_places
 from . import (
     CORRUPTIONS,
     SETS,
+    TILED,
     VOCABULARY,
     Corrupted,
     by_definition,
@@ -102,10 +103,10 @@ def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why
     for example, members in by_definition(outcomes):
         samples = {key: outcomes[replace(example, name=key[0], severity=key[1]).text] for key in members}
         rows = [*_of_corruptions(samples, expected, example, why_no_mce)]
-        for text in sets_at(samples, example.definition, example.of_frost):
+        for text in sets_at(samples, example.definition, example.textures):
             rows += _of_set(text, samples, outcomes.get("clean"), expected, why_no_mce)
         yield from (row for row in rows if row.condition not in seen)
-        seen.update(row.condition for row in rows)  # those without frost are the same for each texture
+        seen.update(row.condition for row in rows)  # those without textures are the same for each texture
 
 
 def _of_corruptions(
@@ -220,7 +221,8 @@ def tree_doubts(
     elif compared and "preset=cifar" not in condition and any(input_size) and tuple(input_size) != (224, 224):
         doubts.append(Finding.of("corruptions/other-size", size=size))
     if "texture=own" in condition:
-        doubts.append(Finding.of("corruptions/own-frost"))
+        of_tiles = any(name in TILED for name in SETS.get(kind_of(condition), condition[11:].split(",")[:1]))
+        doubts.append(Finding.of("corruptions/own-tiles" if of_tiles else "corruptions/own-frost"))
     if "preset=cifar" in condition:
         doubts.append(Finding.of("corruptions/cifar-constants"))
     if "variant=bethgelab" in condition:
@@ -257,7 +259,7 @@ class CorruptionsAggregator(Aggregator):
         would only weaken the correction."""
         averaged = set[str]()
         for example, members in by_definition(common):
-            means = dict.fromkeys(sets_at(members, example.definition, example.of_frost), compared.sets)
+            means = dict.fromkeys(sets_at(members, example.definition, example.textures), compared.sets)
             means |= {replace(example, name=name).mean.text: compared.groups for name in CORRUPTIONS if compared.groups}
             for mean, metrics in means.items():
                 if set(conditions_of(mean)) <= set(common):

@@ -154,7 +154,7 @@ def _means(checkpoint: str, definition: str, figures: Cells) -> Table:
         row_figures = (figures.get((text, metric.name)) for metric in metrics)
         finite = (row if row and row.is_finite else None for row in row_figures)
         cells = (metric.cell(row) for metric, row in zip(metrics, finite, strict=True))
-        frost = " (frost: texture=own)" if "texture=own" in of else ""
+        frost = " (texture=own)" if "texture=own" in of else ""
         rows.append((f"{name}{only}{frost}", counted(figures[text, "mean_error"]), *cells))
     headings = ("mean over", "n", *(metric.column for metric in metrics))
     return Table("", headings, tuple(rows), checkpoint=checkpoint)

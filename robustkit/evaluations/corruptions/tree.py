@@ -246,9 +246,10 @@ def is_tree(path: str | Path) -> bool:
 
 
 def _levels(name: str, severity: int) -> tuple[str, ...]:
-    """Return what the folder of a severity may be called; by its constant, `2.35`, in ImageNet-C-bar."""
-    level = f"{IMAGENET[name][severity - 1]:.2f}" if name in CATEGORIES["c-bar"] else str(severity)
-    return tuple(dict.fromkeys((level, str(severity))))
+    """Return what the folder of a severity may be called: in ImageNet-C-bar by its constant, `2.35`, in LAION-C
+    `intensity_level_3`."""
+    level = f"{IMAGENET[name][severity - 1]:.2f}" if name in CATEGORIES["c-bar"] else f"intensity_level_{severity}"
+    return level, str(severity)
 
 
 def needs_resize(image: Image.Image, preprocessing: Preprocessing) -> bool:

@@ -52,7 +52,7 @@ _FORMATS = click.Choice(["jpeg", "png"])
     section="Corruptions",
     help="Sets or names; default: in-c,in-c-extra, for --write in-c, for --drift the tree's.",
 )
-@request_options(ClassificationRequest, "constants", "variant", "frost_dir")
+@request_options(ClassificationRequest, "constants", "variant", "frost_dir", "tiles_dir")
 @click.option("--preset", hidden=True, expose_value=False, callback=constants_instead)
 @setting(
     "--format", "image_format", section="Output", type=_FORMATS, help="Format of the files of --write; default: jpeg."

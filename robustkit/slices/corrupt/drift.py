@@ -22,8 +22,8 @@ from ...common.environment import usual_workers
 from ...data.dataset import Dataset, Sample
 from ...data.images import read_image
 from ...errors import BadImageError, DataError
-from ...evaluations.corruptions import FROST, expand
-from ...evaluations.corruptions.plan import native_size, texture_digest
+from ...evaluations.corruptions import TEXTURED, expand
+from ...evaluations.corruptions.plan import native_size
 from ...evaluations.corruptions.tree import CorruptedTree, tree_pixels
 from .tree import CorruptOptions, Recipe, Severities, Watch, encode, settle, unwatched
 
@@ -105,7 +105,7 @@ def compare_tree(root: str | Path, data_dir: str | Path, *, watch: Watch = unwat
     dataset = recipe_options.chosen(replace(whole, samples=tuple(samples)))
     like = _size_of(tree, dataset) if recipe_options.img_size is None else None
     recipe, lines = settle(native_size(dataset), recipe_options, img_size=like)
-    corruptions, left_out = _without_frost(corruptions, recipe)
+    corruptions, left_out = _possible(corruptions, recipe)
     with watch((), sum(map(len, corruptions.values())) * len(dataset)) as tell:
         drift = measure(tree, dataset, corruptions, recipe, recipe_options.batch_size, recipe_options.workers, tell)
     if not any(drift.distances.values()):
@@ -117,18 +117,18 @@ def compare_tree(root: str | Path, data_dir: str | Path, *, watch: Watch = unwat
     return drift
 
 
-def _without_frost(corruptions: Severities, recipe: Recipe) -> tuple[Severities, str]:
-    """Return what can be done without frost's photographs if they are missing, and the line that says so."""
-    if FROST not in corruptions:
-        return corruptions, ""
-    try:
-        texture_digest(recipe.texture, recipe.frost_dir)
-    except DataError as fault:
-        rest = {name: severities for name, severities in corruptions.items() if name != FROST}
-        if not rest:
-            raise
-        return rest, f"left out frost: {fault}"
-    return corruptions, ""
+def _possible(corruptions: Severities, recipe: Recipe) -> tuple[Severities, str]:
+    """Return what can be done without pictures that are missing, and the line that says so."""
+    rest, line = dict(corruptions), ""
+    for name in filter(corruptions.__contains__, TEXTURED):
+        try:
+            recipe.digest(name)
+        except DataError as fault:
+            del rest[name]
+            if not rest:
+                raise
+            line = f"left out {name}: {fault}"
+    return rest, line
 
 
 def _size_of(tree: CorruptedTree, dataset: Dataset) -> int | None:

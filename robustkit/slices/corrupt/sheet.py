@@ -18,8 +18,8 @@ from ...common.files import bytes_of, reason_of, write_whole
 from ...data.images import FAINT, INK, PAPER, RULE, fit_text, font, open_picture, read_image, to_pixels
 from ...data.sources import MAX_FILE_BYTES
 from ...errors import BadImageError, ProtocolError, RunError
-from ...evaluations.corruptions import FROST, asked_texture, categories, expand
-from ...evaluations.corruptions.plan import choose_texture, texture_digest
+from ...evaluations.corruptions import categories, expand
+from ...evaluations.corruptions.plan import choose_textures
 from .tree import CorruptOptions, Recipe, Severities, settle
 
 SMALLEST_TILE = 128
@@ -172,9 +172,13 @@ def write_sheets(
     files = targets(images, None if out is None else Path(out))
     pictures = [(Path(path).name, _picture(Path(path)), target) for path, target in zip(images, files, strict=True)]
     for name, picture, target in pictures:
-        texture, line = _shown_texture(corruptions, recipe_options)
-        recipe, lines = settle((picture.height, picture.width), recipe_options, texture)
-        notes = [*lines, *filter(None, [line])]
+        # A contact sheet may show our own textures unasked; a tree may not.
+        folders = recipe_options.pictures
+        textures, more = choose_textures(corruptions, recipe_options.corruptions or "", folders)
+        recipe, lines = settle((picture.height, picture.width), recipe_options, textures)
+        for corruption in textures:
+            recipe.digest(corruption)
+        notes = [*lines, *filter(None, more)]
         save(_sheet(name, picture, corruptions, recipe, notes), target)
         yield target, f"{name} under {count_of(corruptions)}", notes
 
@@ -182,15 +186,6 @@ def write_sheets(
 def count_of(corruptions: Severities) -> str:
     """Return how many corruptions, in words."""
     return "1 corruption" if len(corruptions) == 1 else f"{len(corruptions)} corruptions"
-
-
-def _shown_texture(corruptions: Severities, options: CorruptOptions) -> tuple[str, str]:
-    """Return the texture of frost for a contact sheet, which may show our own unasked; a tree may not."""
-    if FROST not in corruptions:
-        return "photographs", ""
-    chosen = choose_texture(asked_texture(options.corruptions or ""), options.photographs)
-    texture_digest(chosen[0], options.photographs)
-    return chosen
 
 
 def _picture(path: Path) -> Image.Image:

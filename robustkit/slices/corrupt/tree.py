@@ -32,7 +32,17 @@ from ...common.preprocessing import INTERPOLATIONS, Preprocessing
 from ...data.dataset import Dataset, Sample, open_dataset
 from ...data.images import to_pixels
 from ...errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError, unknown
-from ...evaluations.corruptions import FROST, PRESETS, VARIANTS, Corrupted, asked_texture, expand
+from ...evaluations.corruptions import (
+    FROST,
+    PRESETS,
+    TEXTURED,
+    TILED,
+    VARIANTS,
+    Corrupted,
+    Pictures,
+    asked_texture,
+    expand,
+)
 from ...evaluations.corruptions.plan import CIFAR_SIZE, choose_constants, native_size, texture_digest
 from ...evaluations.corruptions.tree import stem_of
 from ...models.device import pick_device
@@ -49,23 +59,27 @@ class Recipe:
     preset: str = "imagenet"
     variant: str = "hendrycks"
     seed: int = 0
-    frost_dir: str | None = None
-    texture: str = "photographs"  # of frost
+    pictures: Pictures = field(default_factory=dict)
+    textures: Mapping[str, str] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def corrupt(
         self, pixels: Tensor, ids: Sequence[str], name: str, severity: int, *, seed: int | None = None
     ) -> Tensor:
         """Return (B, 3, H, W) uint8 on the CPU, like `pixels`; seed: one other than the recipe's."""
-        part = Corrupted(name, severity, self.preset, self.variant, texture=self.texture)
+        part = Corrupted(name, severity, self.preset, self.variant, texture=self.textures.get(name, "photographs"))
         seed = self.seed if seed is None else seed
         rng = SampleRng.of(ids, seed=seed, condition=part.text, device=self.device)
-        corruption = part.make(self.frost_dir)
+        corruption = part.make(self.pictures)
         try:
             corrupted = corruption.apply(pixels.to(self.device), corruption.draw(pixels.shape[1:], severity, rng))
         except OSError as fault:
             raise DataError(str(fault)) from None
         return corrupted.cpu()
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 of the pictures that a corruption takes parts of. Raises DataError where they lack."""
+        return texture_digest(name, self.textures.get(name, "photographs"), self.pictures)
 
     def decoded(
         self, dataset: Dataset, samples: Sequence[Sample], pool: Executor
@@ -96,6 +110,8 @@ class CorruptOptions:
     """The implementation: `hendrycks` or `bethgelab`."""
     frost_dir: str | Path | None = None
     """The folder with the photographs of frost."""
+    tiles_dir: str | Path | None = None
+    """A folder of images, of which mosaic and stickers take tiles."""
     img_size: int | None = None
     """The side after the crop; None for 224, or 32 for images of 32x32."""
     crop_pct: float | None = None
@@ -115,8 +131,8 @@ class CorruptOptions:
     real_labels: str | Path | None = None
 
     @property
-    def photographs(self) -> str | None:
-        return None if self.frost_dir is None else str(self.frost_dir)
+    def pictures(self) -> dict[str, str | None]:
+        return {each: str(getattr(self, each) or "") or None for each in ("frost_dir", "tiles_dir")}
 
     def opened(self, data_dir: str | Path) -> Dataset:
         """Return all samples of a data set, unlabelled where nothing says how it is labelled: no label is needed."""
@@ -138,13 +154,18 @@ class CorruptOptions:
 
 
 def settle(
-    native: tuple[int, int] | None, options: CorruptOptions, texture: str = "", img_size: int | None = None
+    native: tuple[int, int] | None,
+    options: CorruptOptions,
+    textures: Mapping[str, str] | None = None,
+    img_size: int | None = None,
 ) -> tuple[Recipe, tuple[str, ...]]:
     """Return the recipe for images of this (height, width), and lines for the user. Without img_size and crop_pct it is
     the benchmark's 224 and 0.875, or images of 32x32 as they are. Raises ProtocolError for a setting out of range."""
     constants, variant, crop_pct = options.constants, options.variant, options.crop_pct
     interpolation, device = options.interpolation, pick_device(options.device)
-    texture = texture or asked_texture(options.corruptions or "") or "photographs"
+    if textures is None:
+        asked = {kinds: asked_texture(options.corruptions or "", kinds) for kinds in (FROST, TILED)}
+        textures = {name: texture for kinds, texture in asked.items() if texture for name in kinds}
     img_size = options.img_size if img_size is None else img_size
     for what, value, allowed in (
         ("constants", constants, ("auto", *PRESETS)),
@@ -171,7 +192,7 @@ def settle(
     except ValueError as fault:  # bethgelab has no constants for 32x32
         raise ProtocolError(str(fault)) from None
     preprocessing = Preprocessing(input_size=(size, size), interpolation=interpolation, crop_pct=crop)
-    recipe = Recipe(preprocessing, constants, variant, options.seed, options.photographs, texture, device)
+    recipe = Recipe(preprocessing, constants, variant, options.seed, options.pictures, textures, device)
     return recipe, tuple(filter(None, lines))
 
 
@@ -240,8 +261,8 @@ def corrupt_tree(
     whole = recipe_options.opened(data_dir)
     dataset = recipe_options.chosen(whole)
     recipe, lines = settle(native_size(dataset), recipe_options)
-    photographs = texture_digest(recipe.texture, recipe.frost_dir) if FROST in corruptions else None
-    prepare(out, dataset, whole, corruptions, recipe, image_format, photographs)
+    pictures = {name: recipe.digest(name) for name in TEXTURED if name in corruptions}
+    prepare(out, dataset, whole, corruptions, recipe, image_format, pictures)
     with watch([*dataset.notes, *lines], sum(map(len, corruptions.values())) * len(dataset)) as tell:
         speed = recipe_options.batch_size, recipe_options.workers
         made, existing, bad = write_tree(out, dataset, corruptions, recipe, image_format, *speed, tell)
@@ -305,10 +326,10 @@ def prepare(
     corruptions: Severities,
     recipe: Recipe,
     image_format: str,
-    frost: str | None,
+    pictures: Mapping[str, str],
 ) -> None:
     """Write `corruptions.json`, or extend it by what is asked for now. whole: all samples of the source, which
-    `--limit` may not change. frost: digest of its photographs. Raises RunError where the folder holds something else or
+    `--limit` may not change. pictures: digests by corruption. Raises RunError where the folder holds something else or
     another tree, DataError where two samples would become one file, or the tree would lie among its own source."""
     source = Path(dataset.root)
     if source.is_dir() and (out.resolve() == source.resolve() or source.resolve() in out.resolve().parents):
@@ -336,15 +357,15 @@ def prepare(
                 f"{path}: the tree was made with {key} {old['deciding'].get(key)!r}, not {value!r}; "
                 f"choose another folder, or the same settings"
             )
-    before = old.get("frost photographs")
-    if before and frost and before != frost:
-        raise RunError(f"{path}: the tree was made with different frost photographs; choose another folder")
+    before = old.get("pictures", {})
+    if others := [name for name, digest in pictures.items() if before.get(name, digest) != digest]:
+        raise RunError(f"{path}: the tree was made with different pictures for {others[0]}; choose another folder")
     made = {name: set(severities) for name, severities in old.get("corruptions", {}).items()}
     for name, severities in corruptions.items():
         made.setdefault(name, set()).update(severities)
     manifest = {
         "deciding": deciding,
-        "frost photographs": frost or before,
+        "pictures": {**before, **pictures},
         "source": {"name": dataset.name, "root": dataset.root, "layout": dataset.layout},
         "corruptions": {name: sorted(severities) for name, severities in made.items()},
         "jpeg": {"quality": JPEG_QUALITY, "optimize": True} if image_format == "jpeg" else None,

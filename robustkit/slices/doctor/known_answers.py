@@ -237,12 +237,13 @@ def corrupted(device: torch.device) -> str:
 
 def corrupted_pixels(name: str, device: torch.device | str = "cpu") -> tuple[float, list[int]]:
     """Return the mean, and 12 pixels, of a pattern of 32 x 48 under a corruption at severity 3."""
-    from corruptions import corruption
+    from corruptions import PRESETS, corruption
 
     channel, row, column = torch.meshgrid(*map(torch.arange, (3, 32, 48)), indexing="ij")
     image = ((5 * column + 3 * row + 50 * channel + 40 * ((row // 8 + column // 8) % 2)) % 256).to(torch.uint8)[None]
     rng = SampleRng.of(["sample"], seed=0, condition=name, device=device)
-    result = corruption(name, texture="own")(image.to(device), 3, rng)[0].cpu()
+    preset = "imagenet" if name in PRESETS["imagenet"] else "cifar"
+    result = corruption(name, preset=preset, texture="own")(image.to(device), 3, rng)[0].cpu()
     pixels = [int(result[i % 3, (5 * i + 3) % 32, (11 * i + 7) % 48]) for i in range(12)]
     return round(float(result.double().mean()), 2), pixels
 
@@ -331,5 +332,16 @@ CORRUPTED: dict[str, tuple[float, list[int]]] = {
     "cocentric_sine_waves": (127.57, [5, 156, 24, 74, 98, 227, 164, 255, 64, 108, 255, 83]),
     "single_frequency_greyscale": (127.87, [5, 204, 66, 50, 164, 255, 197, 255, 92, 176, 217, 83]),
     "brownish_noise": (137.99, [53, 222, 66, 52, 106, 255, 210, 255, 111, 180, 208, 141]),
+    "pinch_and_twirl": (125.26, [92, 204, 26, 46, 134, 227, 171, 247, 112, 95, 220, 122]),
+    "ripple": (124.19, [74, 207, 25, 198, 160, 216, 172, 192, 80, 137, 212, 99]),
+    "circular_motion_blur": (121.56, [53, 201, 28, 44, 147, 191, 167, 213, 58, 128, 217, 114]),
+    "lines": (126.81, [101, 180, 28, 38, 133, 228, 168, 248, 113, 129, 218, 128]),
+    "transverse_chromatic_abberation": (132.96, [108, 197, 26, 236, 141, 117, 175, 241, 100, 143, 218, 81]),
+    "mosaic": (128.0, [0, 171, 27, 101, 157, 202, 171, 177, 133, 141, 230, 160]),
+    "glitched": (64.08, [108, 0, 38, 0, 124, 0, 152, 0, 178, 0, 223, 0]),
+    "vertical_lines": (29.65, [0, 44, 0, 0, 0, 162, 211, 0, 0, 232, 0, 0]),
+    "geometric_shapes": (122.9, [87, 113, 43, 209, 255, 127, 81, 80, 82, 185, 221, 57]),
+    "stickers": (128.19, [176, 54, 243, 17, 103, 62, 226, 255, 112, 162, 150, 235]),
+    "luminance_checkerboard": (127.17, [147, 80, 142, 0, 19, 145, 44, 255, 0, 23, 255, 5]),
 }
 """Mean and 12 pixels under each corruption at severity 3, from `corrupted_pixels`."""

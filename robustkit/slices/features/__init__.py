@@ -22,7 +22,7 @@ class FeatureRequest(Request):
     least_shard = 128
     argument_names = (
         *("checkpoints", "data_dir", "train", "train_limit", "neighbours", "shots", "probe", "attacks", "corruptions"),
-        *("frost_dir", "eps", "norm", "limit", "ids", "data", "model"),
+        *("frost_dir", "tiles_dir", "eps", "norm", "limit", "ids", "data", "model"),
     )
     lacks = ("preset", "setup_check")
 

@@ -46,6 +46,7 @@ class FeaturesOptions(TypedDict, total=False):
     groups_from: str | None
     variant: str
     frost_dir: str | Path | None
+    tiles_dir: str | Path | None
     evaluations: str | Iterable[str] | None
     protocol: str
     out: str | Path | None

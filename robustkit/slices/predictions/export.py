@@ -32,7 +32,7 @@ from ...data.images import encode_png, to_pixels, to_unit_range
 from ...errors import DataError, NothingEvaluated, ProtocolError, RunError, unknown
 from ...evaluations.attacks import starts_from
 from ...evaluations.condition import check_condition, is_attack, is_exactly, kind_of, shows
-from ...evaluations.corruptions import Corrupted, corrupted_of
+from ...evaluations.corruptions import Corrupted, Pictures, corrupted_of
 from ...evaluations.corruptions.evaluate import corrupt
 from ...evaluations.corruptions.plan import texture_digest
 from ...evaluations.subject import as_levels
@@ -188,12 +188,14 @@ def _images(
 ) -> Iterator[tuple[Sample, Tensor | None]]:
     """Yield each sample with what is shown, (3, H, W) uint8 or float in [0, 1]; None where it could not be read."""
     manifest, preprocessing = run.manifest, preprocessing_of(entry)
-    frost, size = manifest.arguments.get("frost_dir"), manifest.shard_size
+    size = manifest.shard_size
     attack = is_attack(kind_of(text))
     start = starts_from(text) if attack else text
     part = _corrupted(start)
-    if part and (digest := manifest.corrupted.digests.get(text)) and digest != texture_digest(part.texture, frost):
-        raise DataError(f"{text}: frost's pictures are not those of the run; restore them")
+    folders = {each: manifest.arguments.get(each) for each in ("frost_dir", "tiles_dir")}
+    digest = manifest.corrupted.digests.get(text)
+    if part and digest and digest != texture_digest(part.name, part.texture, folders):
+        raise DataError(f"{text}: the pictures of {part.name} are not those of the run; restore them")
 
     def read(sample: Sample) -> Tensor:
         return to_pixels(dataset.image(sample), preprocessing, sample.id)
@@ -205,7 +207,7 @@ def _images(
         for first in range(0, len(samples), _BATCH):
             some = samples[first : first + _BATCH]
             batches = decoded(read, some, usual_workers(), torch.device("cpu"))
-            images = {sample.id: pixels for sample, pixels in _started(batches, part, manifest.seed, frost)}
+            images = {sample.id: pixels for sample, pixels in _started(batches, part, manifest.seed, folders)}
             for sample in some:
                 pixels = images.get(sample.id)
                 if changes is not None and pixels is not None:
@@ -217,7 +219,7 @@ def _images(
 
 
 def _started(
-    read: Sequence[tuple[Sample, Tensor]], part: Corrupted | None, seed: int, frost: str | None
+    read: Sequence[tuple[Sample, Tensor]], part: Corrupted | None, seed: int, pictures: Pictures
 ) -> Iterator[tuple[Sample, Tensor]]:
     """Yield samples with their pixels, corrupted as an audit corrupts them where a corruption is given."""
     if part is None or not read:
@@ -225,7 +227,7 @@ def _started(
         return
     ids, pixels = [sample.id for sample, _ in read], torch.stack([pixels for _, pixels in read])
     rng = SampleRng.of(ids, seed=seed, condition=part.text, device="cpu")
-    yield from zip((sample for sample, _ in read), corrupt(part, pixels, rng, frost), strict=True)
+    yield from zip((sample for sample, _ in read), corrupt(part, pixels, rng, pictures), strict=True)
 
 
 def _adversarials(run: RunFolder, checkpoint: str, text: str, shard: int) -> dict[str, Tensor]:

@@ -120,7 +120,7 @@ class SeriesRequest(Request):
         "ids",
         "model",
     )
-    lacks = ("preset", "setup_check", "corruptions", "variant", "frost_dir")
+    lacks = ("preset", "setup_check", "corruptions", "variant", "frost_dir", "tiles_dir")
     lists = (*Request.lists, "disturbances")
 
     data_dir: str | Path = option(

@@ -81,7 +81,7 @@ class TextRequest(Request):
         *("checkpoints", "data_dir", "perturbations", "window", "stride", "windows", "split", "documents"),
         *("limit", "ids", "model"),
     )
-    lacks = ("preset", "setup_check", "attacks", "eps", "norm", "corruptions", "variant", "frost_dir")
+    lacks = ("preset", "setup_check", "attacks", "eps", "norm", "corruptions", "variant", "frost_dir", "tiles_dir")
 
     data_dir: str | Path = option(
         "Data", "Text, records (.jsonl, .json, .csv), folder of .txt files, or Brown's .tgz.", MISSING, flag="--data"

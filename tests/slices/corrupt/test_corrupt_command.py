@@ -276,7 +276,7 @@ def test_a_tree_is_not_mixed_of_two_sets_of_photographs(photos: Path, tmp_path: 
     words = ("--write", tmp_path / "tree", "--data-dir", photos, "--corruptions", "frost(severity=1)", *SMALL)
     assert run(*words, "--limit", "2", "--frost-dir", tmp_path / "one").status == 0
     done = run(*words, "--frost-dir", tmp_path / "two")
-    assert done.status == 2 and "the tree was made with different frost photographs" in done.err
+    assert done.status == 2 and "the tree was made with different pictures for frost" in done.err
 
 
 def test_drift_sees_severities_that_changed_places(photos: Path, tmp_path: Path, run: Command) -> None:
