@@ -23,7 +23,7 @@ setup(
         "cam": ["py.typed", "*.pyi"],
         "corruptions": ["py.typed", "*.pyi", "ice/*.png"],
         "robustkit": ["py.typed", "*.pyi", "*/*.pyi", "*/findings.toml"],
-        **{f"robustkit.{room}": ["**/*.toml"] for room in ("evaluations", "tasks")},
+        **{f"robustkit.{room}": ["**/*.toml"] for room in ("evaluations", "models", "tasks")},
         "robustkit.embedded": ["*.safetensors", "*.json"],
         "robustkit.display": ["web/*"],
         "robustkit.protocol": ["presets.toml", "cards/*.toml"],

@@ -306,6 +306,11 @@ def _places(naming: Naming, classes: Sequence[str], strict: bool = True) -> dict
     return places
 
 
+def named_places(names: Sequence[str], class_names: Sequence[str]) -> dict[str, int]:
+    """Return the class of each name that surely is one, as `places_by_name` finds it; other names have none."""
+    return _places(Naming(tuple(names), "", "class"), class_names, strict=False)
+
+
 def places_by_name(names: Sequence[str], class_names: Sequence[str], where: str) -> list[int]:
     """Return which output of a model each name means, apart from case, separators, plural and synonyms. Raises
     DataError where some name is none of the model's classes, or may be several."""

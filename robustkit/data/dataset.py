@@ -19,7 +19,16 @@ from ..common.files import lines_of, reason_of
 from ..common.names import IN_MEMORY, held_object
 from ..errors import BadImageError, DataError, unknown
 from . import shapes
-from .class_names import CIFAR10, WNID, Naming, first_names, number_classes, order_assumed, places_by_name
+from .class_names import (
+    CIFAR10,
+    WNID,
+    Naming,
+    first_names,
+    named_places,
+    number_classes,
+    order_assumed,
+    places_by_name,
+)
 from .images import encode_png, has_broken_exif, read_image
 from .layouts import LAYOUTS, LayoutQuestion, Sample, label_images
 from .shapes import CLASSES, Changed
@@ -29,6 +38,7 @@ from .sources import (
     CifarSource,
     DataSource,
     FolderSource,
+    Listing,
     Mask,
     ShapesSource,
     ZipSource,
@@ -183,7 +193,7 @@ class Dataset:
     valid_labels: the logits that compete (ImageNet-A and -R); None for all of them.
     notes: lines for the user: what was recognised and what was left out.
     odd: samples whose metadata are broken, noted as `contents` reads their files; parts of a data set share it.
-    total: samples before a part was selected; 0 where none was.
+    total: samples before a part was selected; 0 where none was. border: pixels to cut off each side of an image.
     """
 
     name: str
@@ -196,6 +206,7 @@ class Dataset:
     source: DataSource = field(default_factory=DataSource, repr=False)
     odd: dict[str, None] = field(default_factory=dict, repr=False, compare=False)
     total: int = 0
+    border: int = 0
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -205,7 +216,12 @@ class Dataset:
         return self.source.read(sample.id)
 
     def image(self, sample: Sample) -> Image.Image:
-        return read_image(self.read(sample), sample.id)
+        image = read_image(self.read(sample), sample.id)
+        if not self.border:
+            return image
+        if min(image.size) <= 2 * self.border:
+            raise BadImageError(f"{sample.id}: nothing is left of {image.width}x{image.height} without its border")
+        return image.crop((self.border, self.border, image.width - self.border, image.height - self.border))
 
     def mask(self, sample: Sample) -> Mask | None:
         """Return (H, W) uint8 in the image's own pixels, 1 on the labelled object; None without masks."""
@@ -229,6 +245,8 @@ class Dataset:
 
     def digest_of(self, contents: Iterable[str]) -> str:
         total = hashlib.sha256(repr(self.valid_labels).encode())
+        if self.border:
+            total.update(f"border {self.border}".encode())
         pairs = zip(self.samples, contents, strict=True)
         for sample, content in sorted(pairs, key=lambda pair: pair[0].id):  # also of a shuffled data set
             total.update(f"{sample.id}\0{sample.label}\0{sample.valid}\0{content}\n".encode())
@@ -339,15 +357,20 @@ def open_dataset(
     real_labels: str | Path | None = None,
     num_classes: int | None = None,
     class_names: Sequence[str] | None = None,
+    named_only: bool = False,
+    border: int = 0,
 ) -> Dataset:
     """Open a folder, a .zip or 'embedded:shapes' and label its images; 'pairs:' before it shows two side by side.
 
     layout: one of LAYOUTS; None recognises it by the names. split: a sub-folder such as 'val'.
     labels_csv, real_labels: a table of labels; ReaL's JSON. num_classes, class_names: what the model says about its
-    outputs; with them a partial or foreign set of class folders is mapped or refused instead of guessed.
+    outputs; with them a partial or foreign set of class folders is mapped or refused instead of guessed. named_only:
+    leave folders out that class_names do not name. border: pixels to cut off each side of an image.
     Raises DataError, one line, for anything that is not clearly a labelled set of images.
     """
     text = str(spec)
+    if border and text.startswith((IN_MEMORY, PREFIX, "embedded:")):
+        raise DataError(f"{text}: a border of {border} pixels is cut off the images of files; leave the label map out")
     if text.startswith(IN_MEMORY):
         named = (("layout", layout), ("split", split), ("labels_csv", labels_csv), ("real_labels", real_labels))
         if odd := [name for name, value in named if value is not None]:
@@ -373,6 +396,9 @@ def open_dataset(
             raise DataError(f"{path}: no readable images in it; {'; '.join(listing.notes)}")
         raise DataError(f"{path}: no images in it; expected a folder or zip of {', '.join(SUFFIXES)} files")
     prefix, notes = class_root(listing.images, split, str(path))
+    if named_only and class_names and layout is None and labels_csv is None:
+        listing, left = _named_folders(listing, prefix, tuple(class_names), str(path))
+        notes = (*notes, *left)
     question = LayoutQuestion(
         where=str(path),
         images=tuple(image[len(prefix) :] for image in listing.images if image.startswith(prefix)),
@@ -394,7 +420,29 @@ def open_dataset(
         valid_labels=labels.valid_labels,
         notes=(f"layout {labels.layout}: {len(labels.samples)} images", *notes, *labels.notes, *listing.notes),
         source=source,
+        border=border,
     )
+
+
+def _named_folders(
+    listing: Listing, prefix: str, names: tuple[str, ...], where: str
+) -> tuple[Listing, tuple[str, ...]]:
+    """Return the images and folders of named classes, and a note on the others."""
+    folders = {image[len(prefix) :].partition("/")[0] for image in listing.images if image.startswith(prefix)}
+    named = {f for f in folders if named_places((f,), names)}
+    rest = sorted(folders - named)
+    if not rest or not named:
+        return listing, ()
+
+    def of_named(path: str) -> bool:
+        return path[len(prefix) :].partition("/")[0] in named
+
+    images = tuple(filter(of_named, listing.images))
+    note = (
+        f"left out {len(listing.images) - len(images)} images of {len(rest)} folders that the label map does not name"
+    )
+    of_classes = replace(listing, images=images, folders=tuple(filter(of_named, listing.folders)))
+    return of_classes, (f"{note}: {first_names(rest, 3)}",)
 
 
 def _held(spec: str, num_classes: int | None, class_names: Sequence[str] | None) -> Dataset:

@@ -35,6 +35,7 @@ from .identity import (
 )
 from .in_memory import classifier_of
 from .input_config import InputOptions, height_and_width, refuse_output, resolve_preprocessing
+from .label_map import with_label_map
 from .outputs import with_logits
 from .specs import EVERY_READER, find, reader_options, reader_specs, takes_formula
 from .state_dict import VIT
@@ -64,6 +65,7 @@ def load(
     custom_ops: str | Path | None = None,
     output: str | int | None = None,
     text: str | None = None,
+    label_map: str | Path | None = None,
 ) -> Classifier:
     """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH`,
     `onnx:FILE` or `pt2:FILE`.
@@ -101,12 +103,15 @@ def load(
             rows sum to 1, are taken by their logarithms; one output is a logit of the second of two classes
             (`models.outputs`).
         text: form of the prompts: `written`, or `canonical`, in lower case without punctuation.
+        label_map: pool the outputs into fewer classes: a TOML file, `objectnet`, `cue-conflict` or `laion-c`
+            (`robustkit.models.label_map`).
 
     Returns:
         A frozen network of pixels in [0, 1], and what is known about it as `identity`.
 
     Raises:
         ModelError: one line with the remedy; a CheckpointError where the file is at fault.
+        DataError: a label map that is none.
 
     Example:
         >>> model = robustkit.load("zoo:shapes-vit-quest")
@@ -127,6 +132,20 @@ def load(
         label = type(spec).__name__ if isinstance(spec, nn.Module) else spec
         expected = " or ".join(reader_specs("custom_ops")) or "a graph, which this installation reads none of"
         raise ModelError(f"--custom-ops {custom_ops} does not apply to {label}: expected {expected}; leave it out")
+    if features and label_map is not None:
+        raise ModelError(f"label map {label_map}: features have no classes; leave it out")
+    classifier = _loaded(spec, options, use_ema, allow_partial, pretrained, features)
+    return classifier if label_map is None else with_label_map(classifier, label_map)
+
+
+def _loaded(
+    spec: str | Path | nn.Module,
+    options: InputOptions,
+    use_ema: bool,
+    allow_partial: bool,
+    pretrained: bool,
+    features: bool,
+) -> Classifier:
     if not isinstance(spec, nn.Module) and not str(spec).startswith((IN_MEMORY, "timm:")):
         classifier = _from_source(str(spec), options, use_ema, allow_partial, features)
         warn_of_assumptions(classifier.identity)
@@ -138,8 +157,8 @@ def load(
     if spec.startswith(IN_MEMORY):
         held = held_object(spec)
         return classifier_of(held.network, held.name, options, held.size)
-    if attention is not None:
-        find_formula(attention)
+    if options.attention is not None:
+        find_formula(options.attention)
     classifier = _from_timm(spec, options, pretrained)
     if features:
         return as_features(classifier)

@@ -40,7 +40,8 @@ class ModelIdentity:
     weights: the part of the file that was taken ('bare', 'model_ema', ...), 'pretrained' or 'random'; with ', in part'
         where not all tensors fitted. code_sha256: digest of the file that holds the user's own factory.
     notes: lines for the user. preprocessing_source: who said each value, `common.preprocessing.SOURCES`. outputs: what
-        the network returns: logits, probabilities, or other numbers between 0 and 1 (`models.outputs`).
+        the network returns: logits, probabilities, or other numbers between 0 and 1 (`models.outputs`). label_map: the
+        entry of the label map that pools its outputs (`models.label_map`).
     """
 
     name: str
@@ -59,6 +60,7 @@ class ModelIdentity:
     metadata: dict[str, Any] = field(default_factory=dict)
     preprocessing_source: dict[str, str] = field(default_factory=dict)
     outputs: str = "logits"
+    label_map: dict[str, Any] | None = None
 
     @property
     def trained_attention(self) -> str:

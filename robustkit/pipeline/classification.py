@@ -290,6 +290,9 @@ def _open(
                 dataset = dataset.shuffled(request.seed, metadata.group_names if metadata else None)
         except DataError as fault:
             raise fault if len(request.checkpoints) == 1 else DataError(f"{identity.name}: {fault}") from None
+        if dataset.border and (request.boxes or request.masks):
+            why = f"a border of {dataset.border} pixels is cut off images"
+            raise DataError(f"{dataset.root}: {why}, where boxes and masks would lie elsewhere; leave these out")
         preprocessing, line = request.card.preprocess(identity.preprocessing)
         lines += [f"{identity.name}: {line}"] if line else []
         opened.append((classifier, Images(dataset, preprocessing, tree)))

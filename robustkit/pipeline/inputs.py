@@ -25,6 +25,7 @@ from ..evaluations.corruptions import Corrupted, Pictures, corrupted_of, corrupt
 from ..evaluations.corruptions.plan import CorruptedInputs, InputPlan
 from ..evaluations.corruptions.tree import CorruptedTree
 from ..models.identity import ModelIdentity
+from ..models.label_map import LEAVE_OUT
 from ..protocol.condition import Condition, split_condition
 from ..runs.manifest import CheckpointEntry
 
@@ -70,6 +71,13 @@ def labelled_data(
     if not str(data_dir):
         raise DataError("--data-dir is empty; give a folder, a zip, or embedded:shapes")
     classes = {"num_classes": identity.num_classes, "class_names": identity.class_names}
+    if isinstance(identity.label_map, Mapping):
+        leaves_out, border = identity.label_map["other_folders"] == LEAVE_OUT, identity.label_map["border"]
+        if border and isinstance(data_dir, CorruptedTree):
+            raise DataError(
+                f"{data_dir.root}: a border of {border} pixels is cut off clean images alone, not off a tree's"
+            )
+        classes |= {"border": border, "named_only": leaves_out}
     if isinstance(data_dir, CorruptedTree):
         dataset = data_dir.dataset(**{**classes, **options})
     else:

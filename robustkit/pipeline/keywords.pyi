@@ -20,6 +20,7 @@ class AuditOptions(TypedDict, total=False):
     classes: Any
     prompts: Any
     text: Any
+    label_map: Any
     custom_ops: Any
     use_ema: Any
     allow_partial: Any

@@ -101,6 +101,8 @@ def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any)
     described = identity.to_dict() | trained | {"preprocessing": after, "preprocessing_source": sources} | more
     if described["outputs"] == LOGITS:
         del described["outputs"]
+    if described["label_map"] is None:
+        del described["label_map"]
     return msgspec.convert(_plain(described), CheckpointEntry)
 
 

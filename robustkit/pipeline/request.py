@@ -129,6 +129,7 @@ class ClassifierOptions(NetworkOptions):
     text: str | None = option(
         "Model", "Form of its sentences: written, or canonical: in lower case, without punctuation, as for SigLIP."
     )
+    label_map: str | None = option("Model", "Pool outputs into fewer classes: TOML, objectnet, cue-conflict, laion-c.")
     custom_ops: str | Path | None = option(
         "Model", "Native code to run: a library with the custom operators of an ONNX file.", type=Path
     )

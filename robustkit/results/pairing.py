@@ -67,6 +67,9 @@ def checkpoint_setup(entry: CheckpointEntry) -> dict[str, str]:
         **{key: plain[key] for key in ("num_classes", "weights")},
         **{key: plain["metadata"][key] for key in ("classes", "prompts") if "text_sha256" in plain["metadata"]},
         "code": (entry.code_sha256 or "none")[:12],
+        "label map": "none"
+        if entry.label_map is UNSET
+        else f"{entry.label_map['name']} {entry.label_map['sha256'][:12]}",
     }
     return {key.replace("_", " "): _text(key, value) for key, value in values.items()}
 
@@ -110,7 +113,7 @@ def _more(items: Collection[object]) -> str:
     return f" and {len(items) - 1} more" if len(items) > 1 else ""
 
 
-_IDENTITY = ("sha256", "arch", "code_sha256", "attention", "preprocessing", "weights", "windows", "heads")
+_IDENTITY = ("sha256", "arch", "code_sha256", "attention", "preprocessing", "weights", "windows", "heads", "label_map")
 
 
 @dataclass(frozen=True)

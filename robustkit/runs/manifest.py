@@ -175,7 +175,7 @@ class CheckpointEntry(ManifestPart, frozen=True, kw_only=True):
     only. preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SOURCES`.
     trained_attention: the formula of training, where it has other options than `attention`. answers: to a few samples;
     absent where it could not be asked. outputs: what the network returns, where that are no logits. method: of which
-    it is a training, where the user says so."""
+    it is a training, where the user says so. label_map: what pools its outputs, by name, SHA-256 and settings."""
 
     name: Name
     spec: Text
@@ -198,6 +198,7 @@ class CheckpointEntry(ManifestPart, frozen=True, kw_only=True):
     answers: AnswersEntry | UnsetType = UNSET
     outputs: Text | UnsetType = UNSET
     method: Name | UnsetType = UNSET
+    label_map: Annotated[Mapping[str, Any] | UnsetType, Meta(description="a table")] = UNSET
 
     @property
     def has_own_code(self) -> bool:

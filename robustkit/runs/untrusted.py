@@ -26,7 +26,7 @@ PROVENANCE, SAMPLES, PAGES = b"robustkit", b"samples", b"pages"
 """Keys of a file's metadata: its provenance as JSON, a digest of its sample ids, one of all bytes before the footer."""
 OF_CHECKPOINT = (
     *("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights", "windows"),
-    "heads",
+    *("heads", "label_map"),
 )
 """The fields of a checkpoint in run.json that decide its records."""
 _SHOWN = 3  # differences that a line names
@@ -193,7 +193,9 @@ def _deciding(manifest: Manifest) -> dict[str, Any]:
 
 def provenance_of(manifest: Manifest, checkpoint: CheckpointEntry, condition: str) -> dict[str, Any]:
     plain = checkpoint.to_plain()
-    described = {"name": checkpoint.name, **{key: plain.get(key) for key in OF_CHECKPOINT}}
+    described = {"name": checkpoint.name, **{key: plain.get(key) for key in OF_CHECKPOINT if key != "label_map"}}
+    if "label_map" in plain:
+        described["label_map"] = plain["label_map"]
     takes = manifest.corrupted.digests.get(condition)
     of = {"condition": condition, "takes": takes, "checkpoint": described, **_deciding(manifest)}
     of["card digest"] = manifest.card_digest(condition)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 
 OF_PASSES = ("passes", "passes_right")
+_LONGEST = 200  # characters of a name in which a cue is looked for
 _AVERAGED = 10  # passes whose mean one lucky pass does not turn
 ACCURACY = ("acc", "top_1", "clean_accuracy", "robust_accuracy", "adversarial_accuracy")
 LOSS = ("loss", "cross_entropy", "log_loss", "negative_log_likelihood")
@@ -47,6 +49,7 @@ METRICS = (
     AGREEMENT,
     replace(mean_share("right_on_average", "right on average %"), paired=False),
     replace(of_samples("right_in_all", "right in all passes %"), paired=False),
+    replace(mean_share("shape_bias", "shape bias %"), paired=False),
     Metric("top1_after_", "top-1 % after a stage", 100, 1, binary=True, parametric=True),
 )
 
@@ -66,7 +69,9 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
             rows += reading.figures(summary.add(condition))
             continue
         takers = [gatherer for gatherer in reading.gatherers.values() if gatherer.wants(reading.checkpoint, condition)]
-        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family, condition, takers)))
+        table, notes = reading.joined(
+            reading.shards(condition, partial(_is_wanted, family, condition, takers, bool(_cue_of(reading))))
+        )
         read = readable_rows(table)
         for taker in takers:
             taker.take(reading.checkpoint, condition, read)
@@ -80,7 +85,9 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
         groups = reading.groups(read["sample_id"])
         of_passes, more = passes_figures(read, condition, early, groups)
         flags += more
-        figures = [*_classification(read, early, groups), *of_passes, *checked_figures(family, condition, extras)]
+        of_cues = [] if early else shape_bias(read, reading, groups)
+        figures = [*_classification(read, early, groups), *of_cues, *of_passes]
+        figures += checked_figures(family, condition, extras)
         rows += reading.figures(figure.of(condition, figure.metric, flags) for figure in figures)
         for overview in overviews if figures else ():
             overview.take(condition, read, flags)
@@ -125,8 +132,32 @@ def checked_figures(family: AnyFamily, condition: str, figures: Iterable[Figure]
         yield figure
 
 
-def _is_wanted(family: AnyFamily, condition: str, takers: Sequence[Gatherer], column: str) -> bool:
+def _cue_of(reading: RecordReader) -> str:
+    """Return the pattern that finds the second cue's class in the name of a sample; empty where samples have none."""
+    (entry,) = (each for each in reading.manifest.checkpoints if each.name == reading.checkpoint)
+    return str(entry.label_map.get("conflict", "")) if isinstance(entry.label_map, Mapping) else ""
+
+
+def shape_bias(read: pa.Table, reading: RecordReader, groups: Groups | None) -> list[Figure]:
+    """Return the share of decisions for the shape among those for shape or texture, of samples whose cues conflict
+    (Geirhos et al. 2019); nothing of other samples."""
+    if not (pattern := _cue_of(reading)) or not len(read):
+        return []
+    places = {name: place for place, name in enumerate(reading.manifest.data.class_names or ())}
+    cues = (re.search(pattern, name[-_LONGEST:]) for name in read["sample_id"].to_pylist())
+    texture = np.array([places.get(cue[1], -1) if cue else -1 for cue in cues])
+    shape, prediction = column_of(read, "label"), column_of(read, "prediction")
+    decided = (texture >= 0) & (texture != shape) & ((prediction == shape) | (prediction == texture))
+    if not decided.any():
+        return []
+    of_decided = None if groups is None else groups.only(decided)
+    return [share_of((prediction == shape)[decided], of_decided).named("shape_bias")]
+
+
+def _is_wanted(family: AnyFamily, condition: str, takers: Sequence[Gatherer], has_cues: bool, column: str) -> bool:
     """Whether results of a condition whose images the task scores, or a gatherer of its records, need a column."""
+    if has_cues and column in ("label", "prediction"):
+        return True
     of_family = isinstance(family, Family) and column in family.columns
     if column == "label" and condition == CLEAN.text:  # what classes explain is no dependence
         return True
