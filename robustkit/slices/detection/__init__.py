@@ -25,18 +25,7 @@ class DetectionRequest(Request):
     argument_names = ("checkpoints", "data_dir", "iou_type", "corrupted_by", "ids")
     lacks = (
         *("model", "method", "preset", "attacks", "eps", "norm", "corruptions", "variant", "frost_dir", "evaluations"),
-        *(
-            "evaluations",
-            "protocol",
-            "setup_check",
-            "batch_size",
-            "workers",
-            "device",
-            "dtype",
-            "compile",
-            "part",
-            "ray",
-        ),
+        *("limit", "setup_check", "batch_size", "workers", "device", "dtype", "compile", "part", "ray"),
     )
 
     data_dir: str | Path = option(

@@ -73,7 +73,7 @@ class _Detector:
     spec: str
     files: Mapping[Condition, Path]
 
-    def read(self, condition: Condition, truth: _Truth) -> Results:
+    def read(self, condition: Condition, truth: Truth) -> Results:
         return read_results(self.files[condition], truth.annotations.layout, truth.iou_type)
 
 
@@ -86,7 +86,7 @@ def plan(request: DetectionRequest) -> Plan:
             f"protocol {request.card.name}: its scoring is not COCO's; expected that of card {usual.name}"
         )
     detectors = _detectors(request)
-    truth = _Truth(read_annotations(Path(request.data_dir), request.iou_type), request.iou_type)
+    truth = Truth(read_annotations(Path(request.data_dir), request.iou_type), request.iou_type)
     dataset = truth.dataset.select(ids=None if request.ids is None else Path(request.ids), seed=request.seed)
     if not dataset.samples:
         raise NothingEvaluated(f"{request.data_dir}: no image is left; relax --ids")
@@ -155,7 +155,7 @@ def _conditions_in(folder: Path, corrupted_by: str | None) -> Iterator[tuple[Con
     yield from sorted(places.items(), key=lambda pair: (pair[0] != CLEAN, pair[0].text))
 
 
-def _identity(detector: _Detector, truth: _Truth) -> tuple[ModelIdentity, Preprocessing]:
+def _identity(detector: _Detector, truth: Truth) -> tuple[ModelIdentity, Preprocessing]:
     """Return what run.json says about a detector, of which nothing is known but its files; these are all read. Its
     SHA-256 is that of the files, so that no run is continued with others."""
     total = hashlib.sha256()
@@ -181,7 +181,7 @@ def _identity(detector: _Detector, truth: _Truth) -> tuple[ModelIdentity, Prepro
 
 
 @dataclass(frozen=True)
-class _Truth:
+class Truth:
     """What detections are compared with."""
 
     annotations: Annotations
@@ -245,7 +245,7 @@ def _lists(offsets: Ints, values: NDArray[Any]) -> pa.Array:
 
 
 def _write(
-    detectors: Sequence[_Detector], truth: _Truth, plan: Plan, progress: Progress, say: Callable[[str], None]
+    detectors: Sequence[_Detector], truth: Truth, plan: Plan, progress: Progress, say: Callable[[str], None]
 ) -> Reporter:
     """Write the records that are missing."""
     run, samples, size = plan.run, plan.dataset.samples, plan.run.manifest.shard_size
