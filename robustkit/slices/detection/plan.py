@@ -60,7 +60,8 @@ RECORD = pa.schema(
 """One row per image. coco_id: its id in the annotations. truth: a digest of what is true of it, of 48 bits. category[],
 score[]: of the detections that count; all[], small[], medium[], large[]: their `Matches.outcomes`. true category[],
 true area[]: of each object that is no crowd, its category and by bits the areas that it is of. error: null."""
-_FILES = 1024  # of a folder
+FILES = 1024
+"""Of a folder, at most."""
 _FEW = 0.5  # the share of images with objects and without detections from which a finding asks whether all were seen
 _SEVERITY = re.compile("[1-5]")
 
@@ -129,10 +130,8 @@ def _conditions_in(folder: Path, corrupted_by: str | None) -> Iterator[tuple[Con
     """Yield conditions and files of a folder, in the order of the benchmark. Raises DataError for a file that is of no
     condition, or two of one; ProtocolError where nobody says whose corruptions they are of."""
     paths = sorted(path for path in folder.rglob("*.json") if not path.name.startswith("."))
-    if not 0 < len(paths) <= _FILES:
-        raise DataError(
-            f"{folder}: {len(paths)} .json files; expected 1 to {_FILES}, such as clean.json and fog/3.json"
-        )
+    if not 0 < len(paths) <= FILES:
+        raise DataError(f"{folder}: {len(paths)} .json files; expected 1 to {FILES}, such as clean.json and fog/3.json")
     places = dict[Condition, Path]()
     for path in paths:
         *folders, name = path.relative_to(folder).with_suffix("").parts

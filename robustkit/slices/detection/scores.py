@@ -180,8 +180,6 @@ class _Reached:
     def of(cls, positives: Ints) -> _Reached:
         sizes, places = np.unique(positives, return_inverse=True)
         parts = [np.searchsorted(_RECALLS, np.arange(size + 1) / max(size, 1), side="right") for size in sizes]
-        for part in parts:
-            part[0] = 0  # recall 0 is reached by the first hit, where precision is largest
         starts = np.cumsum([0, *sizes + 1])[:-1]
         return cls(np.concatenate(parts), starts[places])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -153,7 +153,7 @@ def mean_rows(every: Mapping[str, Scored], categories: Sequence[str]) -> Iterato
             yield from (row.named(name) for row in rows for name, of in _PUBLISHED.items() if row.metric == of)
 
 
-def why_no_mpc(texts: Iterable[str]) -> str:
+def why_no_mpc(texts: Collection[str]) -> str:
     """Return what mPC lacks; empty where there are no corruptions at all, or it lacks nothing."""
     severities = dict[str, set[int]]()
     for part in filter(None, map(parse_corrupted, texts)):

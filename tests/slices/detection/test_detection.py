@@ -25,6 +25,8 @@ from robustkit.evaluations.condition import shares_of
 from robustkit.evaluations.corruptions import TEST
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.slices.detection import DetectionRequest
+from robustkit.slices.detection import files as coco_files
+from robustkit.slices.detection import plan as planning
 from robustkit.slices.detection.plan import plan
 from robustkit.slices.detection.task import NO_INTERVAL, Scored, ends_of, mean_rows, why_no_mpc
 
@@ -100,6 +102,23 @@ def test_mpc_is_a_mean_over_severities_and_then_corruptions() -> None:
     assert {row.condition for row in mean_rows(fewer, ())} == complete and "noise(variant=bethgelab)" not in complete
     alone = {key for key in found if key[1] not in ("rpc", "retention")}
     assert {row.key for row in mean_rows({text: every[text] for text in texts[1:]}, ["cat", "dog"])} == alone
+
+
+def test_categories_of_few_images_are_said(tmp_path: Path) -> None:
+    truth: Entry = {"categories": [{"id": k, "name": f"c{k}"} for k in (1, 2)], "images": [], "annotations": []}
+    for number in range(1, 12):
+        truth["images"].append({"id": number})
+        for k in (1, 2)[: 1 + (number < 10)]:  # the second category is in nine images
+            box = {"bbox": [k, k, 9, 9], "area": 81, "iscrowd": 0}
+            each = {"id": len(truth["annotations"]) + 1, "image_id": number, "category_id": k, **box}
+            truth["annotations"].append(each)
+    results = [{**each, "score": 0.5} for each in truth["annotations"]]
+    write_json(tmp_path / "truth.json", truth)
+    write_json(tmp_path / "a.json", results)
+    found = figures(score(tmp_path, tmp_path / "run", "a.json"))
+    assert "1 of 2 categories are in fewer than 10 images" in [each.text for each in found["clean", "map"].findings]
+    assert found["clean", "ap(c1)"].has_interval and not found["clean", "ap(c2)"].has_interval
+    assert (found["clean", "ap(c1)"].n, found["clean", "ap(c2)"].n, found["clean", "map"].n) == (11, 9, 11)
 
 
 def test_a_run_has_figures_with_intervals(run: Any) -> None:
@@ -213,7 +232,7 @@ def test_what_a_mean_lacks_is_said(tmp_path: Path) -> None:
 
 
 def codes(place: Path, out: Path, change: Callable[[list[Entry]], Any]) -> set[str]:
-    truth, results = coco_set(2, images=20, most=10)
+    truth, results = coco_set(2, images=21, most=10)
     write_json(place / "truth.json", truth)
     write_json(place / "a.json", change(results))
     return {each.code for row in score(place, out, "a.json").summary() for each in row.findings} - {"setup/elsewhere"}
@@ -227,21 +246,17 @@ def test_findings_on_what_results_look_like(tmp_path: Path) -> None:
 
         return change
 
-    truth, results = coco_set(2, images=20, most=10)
+    truth, results = coco_set(2, images=21, most=10)
     fifth = len(results) // 5
     assert len(results) % 5 == 0
     assert "detection/outside" not in codes(tmp_path, tmp_path / "1", reaching(fifth))
     assert "detection/outside" in codes(tmp_path, tmp_path / "2", reaching(fifth + 1))
     having = sorted({each["image_id"] for each in truth["annotations"]})
-    half = (len(having) + 1) // 2
-    for lost, expected in ((half - 1, False), (half, True)):
-        present = {each["image_id"] for each in results} & set(having)
-        gone = {*having[:lost]} | set()
-        few = [each for each in results if each["image_id"] not in gone]
-        empty = len(set(having) - {each["image_id"] for each in few})
-        raised = "detection/without-detections" in codes(tmp_path, tmp_path / f"3{lost}", lambda _, few=few: few)
-        assert raised == (empty >= len(having) / 2) and (present or expected)
-    assert "detection/rare-categories" not in codes(tmp_path, tmp_path / "4", lambda results: results)
+    assert len(having) % 2 == 0
+    for count, raised in ((len(having) // 2, True), (len(having) // 2 + 1, False)):
+        few = [{**results[0], "image_id": image} for image in having[:count]]
+        found = codes(tmp_path, tmp_path / f"3{count}", lambda _, few=few: few)
+        assert ("detection/without-detections" in found) == raised
 
 
 # What is refused
@@ -363,6 +378,22 @@ def test_limits_are_kept_to_the_last_value(tmp_path: Path) -> None:
     write_json(tmp_path / "truth.json", truth)
     write_json(tmp_path / "a.json", results)
     plan(DetectionRequest(checkpoints=[f"predictions:{tmp_path / 'a.json'}"], data_dir=tmp_path / "truth.json"))
+
+
+def test_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = furnish(tmp_path, ("fog",), (1, 2, 3))
+    largest = max(path.stat().st_size for path in place.rglob("*.json"))
+    request = DetectionRequest(
+        checkpoints=[f"predictions:{place / 'a'}"], data_dir=place / "truth.json", corrupted_by="hendrycks"
+    )
+    monkeypatch.setattr(coco_files, "LARGEST", largest)
+    monkeypatch.setattr(planning, "FILES", 4)
+    assert len(plan(request).conditions) == 4
+    monkeypatch.setattr(planning, "FILES", 3)
+    assert "4 .json files; expected 1 to 3" in refused(place)
+    monkeypatch.setattr(planning, "FILES", 4)
+    monkeypatch.setattr(coco_files, "LARGEST", largest - 1)
+    assert "more than the allowed" in refused(place)
 
 
 MASK = np.zeros((HEIGHT, WIDTH), np.uint8)
