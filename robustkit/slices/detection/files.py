@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -37,38 +37,32 @@ class _Code(msgspec.Struct, gc=False):
     counts: str | list[Annotated[int, Meta(ge=0, le=SIDE * SIDE)]]
 
 
-class _Object(msgspec.Struct, gc=False, kw_only=True):
+class _Object(msgspec.Struct, gc=False):
     image_id: _Id
     category_id: _Id
-    bbox: _Box | None = None
-    segmentation: _Code | list[list[float]] | None = None
 
 
-class _Truth(_Object, gc=False, kw_only=True):
+class _Truth(_Object, gc=False):
     id: _Id
     area: Annotated[float, Meta(ge=0)]
     iscrowd: Annotated[int, Meta(ge=0, le=1)]
 
 
-class _TrueBox(_Truth, gc=False, kw_only=True):
+class _TrueBox(_Truth, gc=False):
     bbox: _Box
-    segmentation: Any = None
 
 
-class _TrueMask(_Truth, gc=False, kw_only=True):
-    bbox: Any = None
+class _TrueMask(_Truth, gc=False):
     segmentation: _Code | list[list[float]]
 
 
-class _ResultBox(_Object, gc=False, kw_only=True):
+class _ResultBox(_Object, gc=False):
     score: float
     bbox: _Box
-    segmentation: Any = None
 
 
-class _ResultMask(_Object, gc=False, kw_only=True):
+class _ResultMask(_Object, gc=False):
     score: float
-    bbox: Any = None
     segmentation: _Code
 
 
@@ -84,16 +78,13 @@ class _Category(msgspec.Struct):
     name: Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
-class _Boxes(msgspec.Struct):
-    images: Annotated[list[_Image], Meta(min_length=1)]
-    categories: Annotated[list[_Category], Meta(min_length=1, max_length=1 << 14)]
-    annotations: list[_TrueBox]
+_Entry = TypeVar("_Entry", bound=_Truth)
 
 
-class _Segments(msgspec.Struct):
+class _File(msgspec.Struct, Generic[_Entry]):
     images: Annotated[list[_Image], Meta(min_length=1)]
     categories: Annotated[list[_Category], Meta(min_length=1, max_length=1 << 14)]
-    annotations: list[_TrueMask]
+    annotations: list[_Entry]
 
 
 @dataclass(frozen=True)
@@ -111,13 +102,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class Annotations:
-    """What is true of some images. crowd: (N,). zero_id: whether an annotation has the id 0. digest: of the file."""
+    """What is true of some images. crowd: (N,). zero_id: whether an annotation has the id 0."""
 
     layout: Layout
     shapes: Shapes
     crowd: NDArray[np.bool_]
     zero_id: bool
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -133,7 +123,7 @@ class Results:
 
 def read_annotations(path: Path, iou_type: str) -> Annotations:
     """Return COCO annotations. iou_type: `bbox` or `segm`. Raises DataError, one line, for what makes no sense."""
-    content, digest = _read(path, _Boxes if iou_type == "bbox" else _Segments, "COCO annotations")
+    content, _ = _read(path, _File[_TrueBox] if iou_type == "bbox" else _File[_TrueMask], "COCO annotations")
     images = sorted(content.images, key=lambda image: image.id)
     categories = sorted(content.categories, key=lambda category: category.id)
     for what, entries in (("image", images), ("category", categories), ("annotation", content.annotations)):
@@ -152,7 +142,7 @@ def read_annotations(path: Path, iou_type: str) -> Annotations:
     areas = np.array([each.area for each in content.annotations], dtype=np.float64)
     crowd = np.array([each.iscrowd for each in content.annotations], dtype=bool)
     zero_id = any(each.id == 0 for each in content.annotations)
-    return Annotations(layout, replace(shapes, areas=areas), crowd, zero_id, digest)
+    return Annotations(layout, replace(shapes, areas=areas), crowd, zero_id)
 
 
 def read_results(path: Path, layout: Layout, iou_type: str) -> Results:
@@ -187,7 +177,7 @@ def _refuse_twice(path: Path, what: str, values: Iterable[Any]) -> None:
         raise DataError(f"{path}: {what} {value!r} is there {times} times; expected once")
 
 
-def _shapes(path: Path, entries: Sequence[_Object], layout: Layout, iou_type: str) -> Shapes:
+def _shapes(path: Path, entries: Sequence[Any], layout: Layout, iou_type: str) -> Shapes:
     """Return entries as arrays. Raises DataError where an id is not of the layout, or a shape makes no sense."""
 
     def places(name: str, ids: Ints) -> Ints:
@@ -215,12 +205,12 @@ def _shapes(path: Path, entries: Sequence[_Object], layout: Layout, iou_type: st
     return Shapes(images, categories, boxes, boxes[:, 2] * boxes[:, 3])
 
 
-def _mask(segmentation: _Code | list[list[float]] | None, height: int, width: int, where: str) -> Mask:
+def _mask(segmentation: _Code | list[list[float]], height: int, width: int, where: str) -> Mask:
     if not height or not width:
         raise DataError(f"{where}: its image has no height and width, which masks need; add them to the annotations")
     try:
         if not isinstance(segmentation, _Code):
-            return runs_of_polygons(segmentation or [], height, width)
+            return runs_of_polygons(segmentation, height, width)
         if segmentation.size != (height, width):
             raise ValueError(f"size {list(segmentation.size)}; expected that of its image, {[height, width]}")
         return runs_of_counts(segmentation.counts, height * width)

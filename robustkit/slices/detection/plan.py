@@ -221,8 +221,8 @@ class Truth:
         whole = {"sample_id": pa.array(layout.names), "coco_id": pa.array(layout.ids), "truth": pa.array(self.digests)}
         return whole | {name: _lists(offsets, values) for name, values in lists.items()}
 
-    def rows(self, results: Results) -> tuple[pa.Table, list[str]]:
-        """Return the records of all images, in the order of COCO's ids, and notes."""
+    def rows(self, results: Results, chosen: Ints) -> tuple[pa.Table, list[str]]:
+        """Return the records of images, by their places among all, and notes."""
         annotations, n = self.annotations, len(self.annotations.layout.ids)
         matches = matches_of(results.shapes, results.scores, annotations.shapes, annotations.crowd)
         offsets = np.searchsorted(matches.images, np.arange(n + 1))
@@ -230,13 +230,14 @@ class Truth:
         lists = {name: _lists(offsets, each) for name, each in zip(DETECTED, values, strict=True)}
         columns = {**self.columns, **lists, "error": pa.nulls(n, pa.string())}
         rows = pa.table({name: columns[name].cast(RECORD.field(name).type) for name in RECORD.names}, schema=RECORD)
-        empty = np.setdiff1d(annotations.shapes.images, matches.images)
+        having = np.intersect1d(annotations.shapes.images, chosen)
+        empty = np.setdiff1d(having, matches.images)
         notes = []
         if results.outside > OFTEN:
             notes.append(Finding.of("detection/outside", share=f"{results.outside:.0%}".replace("%", " %")))
-        if len(empty) >= _FEW * len(np.unique(annotations.shapes.images)):
-            notes.append(Finding.of("detection/without-detections", count=len(empty), n=n))
-        return rows, [str(note) for note in notes]
+        if len(empty) >= max(_FEW * len(having), 1):
+            notes.append(Finding.of("detection/without-detections", count=len(empty), n=len(having)))
+        return rows.take(chosen), [str(note) for note in notes]
 
 
 def _lists(offsets: Ints, values: NDArray[Any]) -> pa.Array:
@@ -252,6 +253,7 @@ def _write(
     shards = {each.name: units_of(plan, each.name, plan.conditions) for each in plan.contenders}
     reporter = Reporter(run, plan.conditions, len(samples), shards, Estimate([]), Ranks(), progress)
     places = {name: place for place, name in enumerate(truth.annotations.layout.names)}
+    chosen = np.array([places[sample.id] for sample in samples])  # sorted by their names
     for detector, (planned, _), work in zip(detectors, checkpoint_groups(plan), every, strict=True):
         for line in work.lines:
             say(line)
@@ -260,16 +262,15 @@ def _write(
             if not lacking:
                 continue
             began = time.monotonic()
-            rows, notes = truth.rows(detector.read(condition, truth))
+            rows, notes = truth.rows(detector.read(condition, truth), chosen)
             for shard in lacking:
-                ids = sorted(sample.id for sample in samples[shard * size : (shard + 1) * size])
-                reporter.begin(detector.name, condition, len(ids))
+                mine = rows.slice(shard * size, size)
+                reporter.begin(detector.name, condition, len(mine))
                 metadata = provenance_metadata(provenance_of(run.manifest, planned.entry, condition.text), shard)
-                mine = rows.take([places[name] for name in ids])
                 mine = mine.replace_schema_metadata(metadata | {b"notes": json.dumps(notes).encode()})
                 timing = {"seconds": time.monotonic() - began}
                 run.write_shard(run.shard_path(detector.name, condition.text, shard), mine, timing)
-                reporter.advance(len(ids))
+                reporter.advance(len(mine))
                 reporter.written(detector.name, condition)
     return reporter
 

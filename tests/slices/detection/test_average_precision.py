@@ -29,7 +29,7 @@ SIZES = [area for area in AREAS if area != "all"]
 def records(place: Path, truth: Entry, results: list[Entry], kind: str = "bbox") -> pa.Table:
     annotations = read_annotations(write_json(place / "truth.json", truth), kind)
     found = read_results(write_json(place / "results.json", results), annotations.layout, kind)
-    return Truth(annotations, kind).rows(found)[0]
+    return Truth(annotations, kind).rows(found, np.arange(len(truth["images"])))[0]
 
 
 def detections(place: Path, truth: Entry, results: list[Entry], kind: str = "bbox") -> Detections:

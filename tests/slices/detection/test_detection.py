@@ -257,6 +257,13 @@ def test_findings_on_what_results_look_like(tmp_path: Path) -> None:
         few = [{**results[0], "image_id": image} for image in having[:count]]
         found = codes(tmp_path, tmp_path / f"3{count}", lambda _, few=few: few)
         assert ("detection/without-detections" in found) == raised
+    ids = tmp_path / "ids.txt"
+    names = {image["id"]: image["file_name"] for image in truth["images"]}
+    ids.write_text("\n".join(names[image] for image in having[: len(having) // 2]))
+    write_json(tmp_path / "a.json", [{**results[0], "image_id": image} for image in having[: len(having) // 2]])
+    some = score(tmp_path, tmp_path / "some", "a.json", ids=ids)  # those that were evaluated
+    assert figures(some)["clean", "map"].n == len(having) // 2
+    assert "detection/without-detections" not in {each.code for row in some.summary() for each in row.findings}
 
 
 # What is refused
