@@ -91,6 +91,8 @@ def plan(request: DetectionRequest) -> Plan:
     dataset = truth.dataset.select(ids=None if request.ids is None else Path(request.ids), seed=request.seed)
     if not dataset.samples:
         raise NothingEvaluated(f"{request.data_dir}: no image is left; relax --ids")
+    if truth.annotations.crowd.all():
+        raise DataError(f"{request.data_dir}: no object that is no crowd; expected some to detect")
     run = Run(request.folder(detectors[0].name))
     digests = dict(zip(truth.annotations.layout.names, truth.digests.tolist(), strict=True))
     return Plan(
@@ -189,10 +191,10 @@ class Truth:
     @cached_property
     def dataset(self) -> Dataset:
         layout, shapes = self.annotations.layout, self.annotations.shapes
-        named = "names of files" if layout.names[0] != str(layout.ids[0]) else "COCO's ids"
+        named = "id" if layout.names[0] == str(layout.ids[0]) else "file_name"
         objects = f"{len(shapes.images)} objects of {len(layout.category_names)} categories"
         crowds = f"{self.annotations.crowd.sum()} of them crowds"
-        notes = [f"layout coco: {len(layout.ids)} images, {objects}, {crowds}; images are known by their {named}"]
+        notes = [f"layout coco: {len(layout.ids)} images, {objects}, {crowds}; images are known by {named}"]
         if self.annotations.zero_id:
             notes.append("an annotation has the id 0, whose match pycocotools counts as wrong; here it counts as right")
         samples = tuple(Sample(name, -1) for name in sorted(layout.names))

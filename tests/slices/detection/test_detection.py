@@ -104,6 +104,17 @@ def test_mpc_is_a_mean_over_severities_and_then_corruptions() -> None:
     assert {row.key for row in mean_rows({text: every[text] for text in texts[1:]}, ["cat", "dog"])} == alone
 
 
+def test_other_annotations_are_not_compared(tmp_path: Path) -> None:
+    truth, results = coco_set(2, images=12, most=5)
+    for name, area in (("one", 30.0), ("two", 31.0)):
+        truth["annotations"][0]["area"] = area
+        write_json(tmp_path / name / "truth.json", truth)
+        write_json(tmp_path / name / "a.json", results)
+        score(tmp_path / name, tmp_path / "runs" / name, "a.json")
+    status, _, errors = called(["compare", *(str(tmp_path / "runs" / name) for name in ("one", "two"))])
+    assert status == 2 and "the annotations of 00.png differ, or boxes are compared with masks" in errors
+
+
 def test_categories_of_few_images_are_said(tmp_path: Path) -> None:
     truth: Entry = {"categories": [{"id": k, "name": f"c{k}"} for k in (1, 2)], "images": [], "annotations": []}
     for number in range(1, 12):
@@ -359,6 +370,11 @@ BAD: dict[str, tuple[Callable[[Entry, list[Entry]], Any], str]] = {
     "categories twice": (twice("categories"), "category id 1 is there 2 times"),
     "names twice": (changed("categories", name="c1"), "name of a category 'c1' is there 2 times"),
     "no images": (lambda truth, results: truth["images"].clear(), "Expected `array` of length >= 1"),
+    "crowds": (
+        lambda truth, results: [each.update(iscrowd=1) for each in truth["annotations"]],
+        "HERE/truth.json: no object that is no crowd; expected some to detect",
+    ),
+    "no objects": (lambda truth, results: truth["annotations"].clear(), "no object that is no crowd"),
     "no list": (lambda truth, results: truth.update(annotations={}), "Expected `array`, got `object`"),
     "shares": (
         lambda truth, results: [each.update(bbox=[0.1, 0.2, 0.3, 0.4]) for each in results],
