@@ -208,9 +208,9 @@ class Truth:
         every = [hashlib.sha256(f"{self.iou_type} {number}".encode()) for number in annotations.layout.ids]
         categories = annotations.layout.category_ids[shapes.categories]
         for place in np.lexsort((shapes.areas, categories, shapes.images)).tolist():
-            said = f"{categories[place]} {shapes.areas[place]!r} {annotations.crowd[place]} "
+            said = f"{categories[place]} {float(shapes.areas[place])!r} {int(annotations.crowd[place])} "
             every[shapes.images[place]].update(said.encode() + shapes.outlines[place].tobytes())
-        return np.array([int.from_bytes(each.digest()[:6]) for each in every], dtype=np.int64)
+        return np.array([int.from_bytes(each.digest()[:6], "big") for each in every], dtype=np.int64)
 
     @cached_property
     def columns(self) -> dict[str, pa.Array]:
@@ -300,13 +300,14 @@ def detection(
         RobustkitError: anything that is wrong with the arguments or in a file, before a file is written.
 
     Example:
+        >>> import json
         >>> box = {"image_id": 1, "category_id": 1, "bbox": [2, 2, 8, 8]}
         >>> truth = {"images": [{"id": 1}], "categories": [{"id": 1, "name": "cat"}]}
         >>> truth["annotations"] = [{**box, "id": 1, "area": 64, "iscrowd": 0}]
         >>> _ = Path("truth.json").write_text(json.dumps(truth))
         >>> _ = Path("cats.json").write_text(json.dumps([{**box, "score": 0.9}]))
         >>> run = robustkit.detection("predictions:cats.json", "truth.json", out="runs/cats")
-        >>> run.results().query("metric == 'map'").value.tolist()
+        >>> run.results().query("metric == 'map'").value.round(3).tolist()
         [1.0]
     """
     return carried_out(DetectionRequest, checkpoints, annotations, options, progress, say)
