@@ -249,7 +249,8 @@ class Detection(Task):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         grids = ConditionTable.of(self, results, results.manifest).grids(finding_lines(results))
-        tables = [*(grid.without_empty() for grid in grids), *join_tables(tables_of(results))]
+        clean = (replace(each, title=each.title.replace("Clean and attacked", "Clean images")) for each in grids)
+        tables = [*(each.without_empty() for each in clean), *join_tables(tables_of(results))]
         left = "mAP retained under corruption"
         plots = level_figures(retention_levels(results), looks, self.name, left, "retention")
         yield of_tables(self.name, "Detection", tuple(tables), tuple(plots))
