@@ -24,6 +24,8 @@ from .matching import Floats, Ints, Mask, Shapes, area_of_runs, runs_of_counts, 
 
 LARGEST = 1 << 30
 """Bytes of a file."""
+TOGETHER = 10_000
+"""Objects of a category in an image, which are held with all its detections."""
 FARTHEST, SIDE = 1e6, 1 << 15  # the largest number of a box; the longest side of an image
 OFTEN = 0.2
 """The share of boxes that reach over their image from which a finding asks what the numbers of a box are."""
@@ -139,6 +141,9 @@ def read_annotations(path: Path, iou_type: str) -> Annotations:
         tuple(each.name for each in categories),
     )
     shapes = _shapes(path, content.annotations, layout, iou_type)
+    times = np.unique(shapes.images * len(categories) + shapes.categories, return_counts=True)[1]
+    if (most := int(times.max(initial=0))) > TOGETHER:
+        raise DataError(f"{path}: {most} objects of a category in an image; expected at most {TOGETHER}")
     areas = np.array([each.area for each in content.annotations], dtype=np.float64)
     crowd = np.array([each.iscrowd for each in content.annotations], dtype=bool)
     zero_id = any(each.id == 0 for each in content.annotations)

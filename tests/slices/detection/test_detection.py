@@ -6,6 +6,7 @@ import json
 import math
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -417,6 +418,13 @@ def test_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(planning, "FILES", 4)
     monkeypatch.setattr(coco_files, "LARGEST", largest - 1)
     assert "more than the allowed" in refused(place)
+    monkeypatch.setattr(coco_files, "LARGEST", largest)
+    objects = json.loads((place / "truth.json").read_text())["annotations"]
+    most = max(Counter((each["image_id"], each["category_id"]) for each in objects).values())
+    monkeypatch.setattr(coco_files, "TOGETHER", most)
+    assert plan(request).dataset
+    monkeypatch.setattr(coco_files, "TOGETHER", most - 1)
+    assert f"{most} objects of a category in an image; expected at most {most - 1}" in refused(place)
 
 
 MASK = np.zeros((HEIGHT, WIDTH), np.uint8)
