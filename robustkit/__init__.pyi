@@ -13,6 +13,7 @@ from .report.refresh import report as report
 from .report.run import Run as Run
 from .results.compared import compare as compare
 from .results.methods import compare_methods as compare_methods
+from .slices.detection.plan import detection as detection
 from .slices.features.plan import features as features
 from .slices.gallery.drawing import cam as cam
 from .slices.inspect.inspection import inspect as inspect

@@ -40,6 +40,7 @@ _WHOLE = (
     *("pixels", "target", "vanished_boxes"),
 )
 _REAL = ("nll", "confidence", "linf", "l2")
+# Of other columns, those hold lists of numbers whose names end in [].
 _LISTS = ("intersections", "predicted", "labelled", "pixel_counts", "explained")
 _REAL_LISTS = (
     *("largest_logits", "query_norms", "key_norms", "attention_entropies", "strongest_keys", "softmax_slopes"),
@@ -111,7 +112,8 @@ def _oversize(source: Any, what: str) -> str:
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     if (size := sum(group.total_byte_size for group in groups)) > (WHOLE if what == "a record" else 4 * WHOLE):
         return f"{size >> 20} MB, too many for one record"
-    lists = [name for name in source.schema_arrow.names if name.partition(" ")[0] in (*_LISTS, *_REAL_LISTS)]
+    names = source.schema_arrow.names
+    lists = [name for name in names if name.partition(" ")[0] in (*_LISTS, *_REAL_LISTS) or name.endswith("[]")]
     for part in groups if lists else ():
         if any(part.column(place).num_values > VALUES for place in range(part.num_columns)):
             return f"more than {VALUES} numbers in a column"
@@ -134,6 +136,8 @@ def _strange(schema: pa.Schema) -> str:
             fine = kinds.is_list(kind) and kinds.is_integer(kind.value_type)
         elif name in _REAL_LISTS:
             fine = kinds.is_list(kind) and kinds.is_floating(kind.value_type)
+        elif name.endswith("[]"):
+            fine = kinds.is_list(kind) and (kinds.is_integer(kind.value_type) or kinds.is_floating(kind.value_type))
         elif name in _WHOLE or name.startswith(("forwards ", "backwards ")):
             fine = kinds.is_integer(kind)
         elif name in _REAL:
