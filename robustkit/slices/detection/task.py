@@ -13,7 +13,7 @@ from ...common.differences import Difference, of_resamples
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
 from ...common.groups import Groups
-from ...common.intervals import Floats, include_estimate, percentiles, resampled_figures
+from ...common.intervals import Floats, include_estimate, percentiles, resampled_figures, wilson
 from ...display.format import count, counted, scaled, share
 from ...display.table import CardPart, Section, Table, join_tables, of_tables
 from ...display.text import capital, code
@@ -124,10 +124,13 @@ class Scored:
 
 def ends_of(drawn: Floats, value: float, groups: Groups | None, n: int, most: float = 1.0) -> tuple[float, float]:
     """Return the 95 % interval of a figure of n images by the basic bootstrap, from (R,) resamples. An image that is
-    drawn twice makes mAP larger, so that percentiles of resamples would be too high (Davison and Hinkley 1997, 5.2)."""
+    drawn twice makes mAP larger, so that percentiles of resamples would be too high (Davison and Hinkley 1997, 5.2).
+    Of a perfect figure, or one of 0, resamples say nothing: its interval is Wilson's of as many images."""
     finite, units = drawn[np.isfinite(drawn)], n if groups is None else groups.count
     if min(n, units) < FEWEST or not len(finite):
         return NO_INTERVAL
+    if value in (0.0, most) and (finite == value).all():
+        return wilson(value * units, units)
     low, high = np.percentile(finite, percentiles(n if groups is None else groups.effective))
     low, high = include_estimate(value, 2 * value - float(high), 2 * value - float(low))
     return max(low, 0.0), min(high, most)

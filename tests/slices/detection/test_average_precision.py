@@ -209,3 +209,12 @@ def test_intervals_are_turned_about_the_figure() -> None:
     for nothing in (ends_of(drawn, 0.58, few, 40), ends_of(drawn, 0.58, None, 9), ends_of(drawn * np.nan, 0, None, 40)):
         assert all(map(math.isnan, nothing))
     assert not any(map(math.isnan, ends_of(drawn, 0.58, None, 10)))
+
+
+def test_a_perfect_figure_is_no_certain_one() -> None:
+    """Wilson's interval of 20 of 20, and of 0 of 20; a figure next to it has that of the bootstrap."""
+    for value, ends in ((1.0, (20 / (20 + 1.959964**2), 1.0)), (0.0, (0.0, 1.959964**2 / (20 + 1.959964**2)))):
+        assert ends_of(np.full(1000, value), value, None, 20) == pytest.approx(ends, abs=1e-6)
+    assert ends_of(np.full(1000, 2.0), 2.0, None, 20, math.inf) == (2.0, 2.0)  # a ratio has no largest value
+    nearly = np.r_[np.full(999, 1.0), 0.9]
+    assert ends_of(nearly, 0.999, None, 20) != pytest.approx((20 / (20 + 1.959964**2), 1.0), abs=1e-3)
