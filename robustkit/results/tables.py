@@ -312,8 +312,7 @@ def slice_sections(results: Results, by: Sequence[str] = ()) -> dict[str, Any]:
 def weak_tables(results: Results) -> list[Table]:
     """Return the table of each checkpoint's weak slices, at most ten for a condition; none where nothing was found."""
     manifest, note = results.manifest, search_note(results)
-    headline = task_of(manifest).headline_metric
-    headings = ("slice", "condition", "n", headline.column, "all others %", "points [95 %]", "p")
+    headings = ("slice", "condition", "n", task_of(manifest).judged.column, "all others %", "points [95 %]", "p")
     rows = dict[str, list[tuple[str, ...]]]()
     for each in results.gathered(WeakSlices).searches:
         label = name_of(each.condition, "table", manifest)
@@ -393,7 +392,7 @@ def _by_table(side: CheckpointRecords, columns: Columns, names: tuple[str, ...])
     task, rows, more = task_of(side.manifest), list[tuple[str, ...]](), 0
     metrics = [metric for metric in task.metrics if metric.name in task.paired]
     for condition in shown_conditions(side.conditions):
-        headline = slices_of(side, columns, condition, task.headline, names)
+        headline = slices_of(side, columns, condition, task.judged.name, names)
         figures = [_figures_of(side, columns, condition, metric, names, len(headline)) for metric in metrics]
         label, more = name_of(condition, "table", side.manifest), max(more, len(headline) - _ROWS)
         for place, each in enumerate(headline[:_ROWS]):
