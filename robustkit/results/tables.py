@@ -419,7 +419,7 @@ def _figures_of(
 def frame_rows(results: Results, by: Sequence[str], metric: str, condition: str) -> Iterator[dict[str, Any]]:
     """Yield a row for each slice, or without `by` for each weak slice. condition: as rules name it; empty for all of
     the table of results. Raises RunError as `slices_of`, and where no condition of the run is meant."""
-    run = results.run
+    run, metric = results.run, metric or task_of(results.manifest).judged.name
     if not divisible(task := task_of(results.manifest)):
         raise RunError(f"{run.path}: samples of {task.name} are not right or wrong, so they have no slices")
     pattern = check_condition(condition) if condition else None
