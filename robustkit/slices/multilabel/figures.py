@@ -17,6 +17,7 @@ from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
 from ...common.groups import Groups, chosen_groups, count_units, effective_units
 from ...common.intervals import Floats, mean_of, resampled_figures, share_of
+from ...errors import DamagedRecord
 from ...evaluations.aggregate import column_of
 from ...runs.metadata import SampleGroups
 from ...tasks.segmentation.counts import NO_INTERVAL, bootstrap_ends, mean_known
@@ -36,11 +37,11 @@ _NAMED = 5  # labels that a finding names
 Bools = NDArray[np.bool_]
 
 
-def average_precision(held: Bools, scores: Floats, drawn: Floats) -> Floats:
+def average_precision(has: Bools, scores: Floats, drawn: Floats) -> Floats:
     """Return the average precision (R,) of images (n,) that have a label or not, by their scores, the first image i
     counted drawn[r, i] times; nan without an image that has it. Equal scores count together, as in scikit-learn."""
     order = np.argsort(-scores, kind="stable")
-    ordered, positive = -scores[order], held[order]
+    ordered, positive = -scores[order], has[order]
     of_positive = ordered[positive]
     counts = drawn[:, order]
     weights = counts[:, positive]
@@ -72,11 +73,17 @@ class Outcomes:
 
     @classmethod
     def of(cls, table: pa.Table, flags: Sequence[Finding] = (), sample_groups: SampleGroups | None = None) -> Outcomes:
-        """Return the outcomes of records with at least `COLUMNS`; those with an error are left out."""
+        """Return the outcomes of records with at least `COLUMNS`; those with an error are left out. Raises
+        DamagedRecord where images have unlike numbers of labels."""
+        import pyarrow.compute as pc
+
         read = table.filter(table["error"].is_null()).sort_by("sample_id")
-        n = len(read)
-        flat = (read[name].combine_chunks().flatten().to_numpy(zero_copy_only=False) for name in COLUMNS[1:4])
-        truths, predicted, logits = (values.reshape(n, len(values) // max(n, 1)) for values in flat)
+        lists = [read[name].combine_chunks() for name in COLUMNS[1:4]]
+        lengths = {length for each in lists for length in pc.unique(pc.list_value_length(each)).to_pylist()}
+        if len(lengths) > 1 or None in lengths:
+            raise DamagedRecord("a record has images of unlike numbers of labels; delete it and run again")
+        flat = (each.flatten().to_numpy(zero_copy_only=False) for each in lists)
+        truths, predicted, logits = (values.reshape(len(read), -1 if len(read) else 0) for values in flat)
         correct, bce = (column_of(read, name) for name in ("correct", "bce"))
         ids = read["sample_id"].combine_chunks()
         wide = logits.astype(np.float64)
@@ -107,13 +114,13 @@ class Outcomes:
     def figures(self, drawn: Floats) -> Floats:
         """Return `FIGURES`, then each of `OF_LABELS` for all labels, (R, 5 + 4 K); nan without it. drawn: (R, n) draws
         of each image. A logit that is not a number stands on the wrong side of all others."""
-        known, held = self.truths != UNKNOWN, self.truths == HELD
-        scores = np.where(np.isnan(self.logits), np.where(held, -np.inf, np.inf), self.logits)
+        is_known, has = self.truths != UNKNOWN, self.truths == HELD
+        scores = np.where(np.isnan(self.logits), np.where(has, -np.inf, np.inf), self.logits)
         areas = [
-            average_precision(held[known[:, k], k], scores[known[:, k], k], drawn[:, known[:, k]])
-            for k in range(held.shape[1])
+            average_precision(has[is_known[:, k], k], scores[is_known[:, k], k], drawn[:, is_known[:, k]])
+            for k in range(has.shape[1])
         ]
-        parts = held & self.predicted, known & self.predicted, held
+        parts = has & self.predicted, is_known & self.predicted, has
         hits, predicted, positives = (drawn @ part.astype(np.float64) for part in parts)
         n = drawn.sum(axis=1)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -175,12 +182,12 @@ def outcome_rows(condition: str, outcomes: Outcomes, names: Sequence[str], early
         more = [Finding.of(LEFT_EARLY)] if early else []
         more += [_left_out(absent, names)] if absent and metric in OVER_LABELS else []
         yield outcomes.figure(place, n).of(condition, metric, [*flags, *more])
-    known = np.count_nonzero(outcomes.truths != UNKNOWN, axis=0).tolist()
+    counts = np.count_nonzero(outcomes.truths != UNKNOWN, axis=0).tolist()
     for kind, word in enumerate(OF_LABELS):
         for label, name in enumerate(names):
             at = len(FIGURES) + kind * len(names) + label
             if positives[label] and np.isfinite(outcomes.values[at]):
-                figure = outcomes.figure(at, known[label], positives[label] >= FEWEST)
+                figure = outcomes.figure(at, counts[label], positives[label] >= FEWEST)
                 yield figure.of(condition, f"{word}({name})", flags)
 
 
@@ -209,12 +216,12 @@ def mean_rows(mean: str, parts: Sequence[tuple[float, Outcomes]], flags: Sequenc
 def flip_shares(first: Outcomes, second: Outcomes, label: int | None = None) -> dict[str, Figure]:
     """Return the shares of images whose prediction changed from the first to the second, of the same images: of a
     label, where it is known, else of all labels together."""
-    right, known = [each.correct == 1 for each in (first, second)], np.ones(len(first.ids), np.bool_)
+    right, is_known = [each.correct == 1 for each in (first, second)], np.ones(len(first.ids), np.bool_)
     changed = (first.predicted != second.predicted).any(axis=1)
     if label is not None:
-        known = first.truths[:, label] != UNKNOWN
-        right = [each.right[known, label] for each in (first, second)]
+        is_known = first.truths[:, label] != UNKNOWN
+        right = [each.right[is_known, label] for each in (first, second)]
         changed = right[0] != right[1]
     kinds = {"negative flips": right[0] & ~right[1], "positive flips": ~right[0] & right[1], "churn": changed}
-    groups = chosen_groups(first.groups, known)
+    groups = chosen_groups(first.groups, is_known)
     return {kind: share_of(which, groups) for kind, which in kinds.items()}

@@ -55,9 +55,9 @@ class LabelReader:
             raise DataError(f"{table}: columns {first_names(header) or 'none'}; expected {expected}")
         if twice := next((name for name in columns if columns.count(name) > 1), None):
             raise DataError(f"{table}: column {twice!r} occurs twice; remove one")
-        listed = [name.lower() for name in columns] == [LIST]
-        names, places = self._order(table, columns, listed)
-        read: Callable[[list[str], str], Truth] = self._listed(names) if listed else self._cells(columns, places)
+        is_list = [name.lower() for name in columns] == [LIST]
+        names, places = self._order(table, columns, is_list)
+        read: Callable[[list[str], str], Truth] = self._listed(names) if is_list else self._cells(columns, places)
         find, truths = finder(images, prefix, where), dict[str, Truth]()
         for line, row in rows:
             at = f"{table.name} line {line}"
@@ -70,10 +70,10 @@ class LabelReader:
             raise DataError(f"{table}: no labels; expected a row for each image below the header")
         return names, truths
 
-    def _order(self, table: Path, columns: Sequence[str], listed: bool) -> tuple[tuple[str, ...], list[int]]:
+    def _order(self, table: Path, columns: Sequence[str], is_list: bool) -> tuple[tuple[str, ...], list[int]]:
         """Return the labels in the order of the outputs, and the output of each column; none of a column of lists."""
         if self.in_columns:
-            if listed:
+            if is_list:
                 raise DataError(f"{table}: a column of lists has no order; leave out --order columns, give --names")
             self._check_count(table, columns)
             if self.names is not None and {*self.names} == {*columns} and [*self.names] != [*columns]:
@@ -82,10 +82,10 @@ class LabelReader:
             return tuple(columns), [*range(len(columns))]
         if self.names is None:
             remedy = "give --names FILE with the labels in the order of the outputs"
-            also = "" if listed else ", or --order columns if the columns are in that order"
+            also = "" if is_list else ", or --order columns if the columns are in that order"
             raise DataError(f"{table}: the model does not name its outputs, so no label has one; {remedy}{also}")
         self._check_count(table, self.names)
-        if listed:
+        if is_list:
             return tuple(self.names), []
         places = places_by_name(columns, self.names, str(table))
         if twice := [columns[k] for k, place in enumerate(places) if places.count(place) > 1]:
@@ -120,15 +120,15 @@ class LabelReader:
         outputs: dict[str, int] = {}
 
         def read(cells: list[str], at: str) -> Truth:
-            own = [name.strip() for name in cells[0].split(SEPARATOR) if name.strip()]
-            if not own and not self.empty:
+            names_here = [name.strip() for name in cells[0].split(SEPARATOR) if name.strip()]
+            if not names_here and not self.empty:
                 raise DataError(f"{at}: no label; give one, or --empty if such an image has none")
-            for name in own:
+            for name in names_here:
                 if name not in outputs:
                     (outputs[name],) = places_by_name([name], names, at)
-            held = {outputs[name] for name in own}
-            if len(held) < len(own):
+            present = {outputs[name] for name in names_here}
+            if len(present) < len(names_here):
                 raise DataError(f"{at}: {cells[0][:80]!r} names a label twice")
-            return tuple(HELD if place in held else ABSENT for place in range(len(names)))
+            return tuple(HELD if place in present else ABSENT for place in range(len(names)))
 
         return read

@@ -125,13 +125,13 @@ class MultilabelSubject(ImageSubject):
 
     def score(self, logits: Tensor, batch: Batch) -> dict[str, list[Any]]:
         logits, truths = logits.float().cpu(), torch.tensor(batch.truths)
-        held, known = truths == HELD, truths != UNKNOWN
-        predicted = torch.where(logits.isnan(), ~held, logits > self.cut)
-        losses = softplus(torch.where(held, -logits, logits)).masked_fill(~known, 0.0)
+        has_label, is_known = truths == HELD, truths != UNKNOWN
+        predicted = torch.where(logits.isnan(), ~has_label, logits > self.cut)
+        losses = softplus(torch.where(has_label, -logits, logits)).masked_fill(~is_known, 0.0)
         return {
             "sample_id": [sample.id for sample in batch.samples],
             "label": [sample.label for sample in batch.samples],
-            "correct": ((predicted == held) | ~known).all(dim=1).tolist(),
+            "correct": ((predicted == has_label) | ~is_known).all(dim=1).tolist(),
             "labelled": truths.tolist(),
             "predicted": predicted.long().tolist(),
             "logits": logits.tolist(),
@@ -154,7 +154,8 @@ def plan(request: MultilabelRequest) -> Plan:
     card, threshold = request.card, float(parse_number(request.threshold, "--threshold", _THRESHOLD))
     if not 0 < threshold < 1:
         raise ProtocolError(f"--threshold {threshold:g}: expected {_THRESHOLD}")
-    attacked = _attacks(request)
+    attacked, evaluations = request.attack_conditions(request.attack_list), request.evaluation_conditions()
+    _check_attacks(card, [each for each in (*attacked, *evaluations) if build_attack(each, card) is not None])
     models = [load(str(spec), **request.model) for spec in request.checkpoints]
     under = [evaluated_under(model, card.attention) for model in models]
     distinct_names(models)
@@ -175,7 +176,7 @@ def plan(request: MultilabelRequest) -> Plan:
         )
 
     contenders = (contender(model, preprocessing) for model, (preprocessing, _) in zip(models, prepared, strict=True))
-    conditions = (*attacked, *corruptions, *request.evaluation_conditions())
+    conditions = (*attacked, *corruptions, *evaluations)
     notes = (*lines, *dataset.notes, *more)
     planned = assemble_plan(request, models, contenders, conditions, dataset, notes, inputs=inputs)
     return replace(planned, digest=partial(_digest, dataset, truths))
@@ -189,20 +190,18 @@ def _digest(dataset: Dataset, truths: Mapping[str, Truth]) -> str:
     return total.hexdigest()
 
 
-def _attacks(request: MultilabelRequest) -> tuple[Condition, ...]:
-    """Return clean and the attacks. Raises ProtocolError for one that does not work on several labels."""
-    card, conditions = request.card, request.attack_conditions(request.attack_list)
-    for condition in conditions[1:]:
-        loss = dict(condition.parameters).get("loss", "margin")
+def _check_attacks(card: Card, conditions: Sequence[Condition]) -> None:
+    """Raise ProtocolError for an attack that does not work on several labels."""
+    for condition in conditions:
+        loss = str(dict(condition.parameters).get("loss", "margin"))
         if condition.name not in card.attacks:
             raise ProtocolError(unknown("attack on several labels", condition.name, card.attacks))
         if condition.engine != "robustkit":
             raise ProtocolError(f"{condition.text}: engine {condition.engine} attacks one class; leave out engine")
         if loss not in LOSSES:
-            raise ProtocolError(f"{condition.text}: " + unknown("loss of several labels", str(loss), LOSSES))
+            raise ProtocolError(f"{condition.text}: " + unknown("loss of several labels", loss, LOSSES))
         if attacked_labels(condition, card) != "true":
             raise ProtocolError(f"protocol {card.name}: labels predicted; expected true, for several labels an image")
-    return conditions
 
 
 # Images and their labels
@@ -211,33 +210,30 @@ def _attacks(request: MultilabelRequest) -> tuple[Condition, ...]:
 def _opened(request: MultilabelRequest, models: Sequence[Classifier]) -> tuple[Dataset, dict[str, Truth]]:
     """Return the images that have labels, and these in the order of the outputs. Raises DataError, ModelError, or
     NothingEvaluated."""
-    for name, place in (("--data-dir", request.data_dir), ("--labels", request.labels)):
-        if not str(place):
-            raise DataError(f"{name} is empty; expected {'images' if name == '--data-dir' else 'a CSV of labels'}")
+    if not str(request.data_dir):
+        raise DataError("--data-dir is empty; give a folder or a zip of images")
     images, table = open_dataset(request.data_dir, layout="unlabelled"), Path(request.labels)
     where, source = str(request.data_dir), images.source
     top = Path(source.root).relative_to(images.root).as_posix() if isinstance(source, FolderSource) else ""
     prefix = getattr(source, "prefix", "") or (f"{top}/" if top not in ("", ".") else "")
-    ids, read = [sample.id for sample in images.samples], list[tuple[tuple[str, ...], dict[str, Truth]]]()
-    for model in models:
-        reader = _reader(request, model)
-        read.append(reader.read(table, ids, where, prefix))
-    names, truths = read[0]
-    for model, (other, _) in zip(models[1:], read[1:], strict=True):
+    ids = [sample.id for sample in images.samples]
+    tables = [_reader(request, model).read(table, ids, where, prefix) for model in models]
+    names, truths = tables[0]
+    for model, (other, _) in zip(models[1:], tables[1:], strict=True):
         if other != names:
             why = f"{models[0].identity.name} and {model.identity.name} number the labels of {table} differently"
             raise DataError(f"{why}; audit them in separate runs")
-    named = replace(images, class_names=names, samples=tuple(each for each in images.samples if each.id in truths))
-    named = named.select(request.limit, None if request.ids is None else Path(request.ids), request.seed)
-    if not named.samples:
+    dataset = replace(images, class_names=names, samples=tuple(each for each in images.samples if each.id in truths))
+    dataset = dataset.select(request.limit, None if request.ids is None else Path(request.ids), request.seed)
+    if not dataset.samples:
         raise NothingEvaluated(f"{where}: no image is left to evaluate; relax --limit or --ids")
-    shown = {sample.id: truths[sample.id] for sample in named.samples}
+    of_samples = {sample.id: truths[sample.id] for sample in dataset.samples}
     left = len(ids) - len(truths)
     notes = [f"{len(truths)} images with labels from {table.name}, {len(names)} labels"]
     notes += [f"left out {left} images that are not in {table.name}"] if left else []
-    if lost := sum(truth.count(UNKNOWN) for truth in shown.values()):
-        notes.append(f"{lost} of {len(shown) * len(names)} labels are unknown and do not count")
-    return replace(named, layout="csv", notes=tuple(notes)), shown
+    if unknowns := sum(truth.count(UNKNOWN) for truth in of_samples.values()):
+        notes.append(f"{unknowns} of {len(of_samples) * len(names)} labels are unknown and do not count")
+    return replace(dataset, layout="csv", notes=tuple(notes)), of_samples
 
 
 def _reader(request: MultilabelRequest, model: Classifier) -> LabelReader:

@@ -35,16 +35,20 @@ if TYPE_CHECKING:
     from ...evaluations.family import Looks
     from ...runs.folder import RunFolder
 
-METRICS = (
-    mean_share("map", "mAP %", drafted=True, hub=("mean_average_precision", "mAP")),
+_MAIN = (
+    replace(mean_share("map", "mAP %", drafted=True, hub=("mean_average_precision", "mAP")), noun="mAP"),
     mean_share("micro_f1", "micro F1 %", hub=("f1", "micro F1")),
     mean_share("macro_f1", "macro F1 %", hub=("f1", "macro F1")),
-    replace(of_samples("exact_match", "exact match %", hub=("accuracy", "exact match")), also=("subset_accuracy",)),
+    replace(of_samples("exact_match", "exact match %", hub=("accuracy", "exact match")), noun="exact match"),
     Metric("bce", "BCE", better=-1, paired=True, least=0, bare=True),
-    *(
-        Metric(f"{kind}(", f"{word} % of a label", 100, 1, paired=True, share=True, parametric=True)
-        for kind, word in zip(OF_LABELS, ("AP", "precision", "recall", "F1"), strict=True)
-    ),
+)
+_OF_LABEL = tuple(
+    Metric(f"{kind}(", f"{word} % of a label", 100, 1, paired=True, share=True, parametric=True)
+    for kind, word in zip(OF_LABELS, ("AP", "precision", "recall", "F1"), strict=True)
+)
+METRICS = (
+    *_MAIN,
+    *_OF_LABEL,
     *flips.METRICS,
     *(
         replace(metric, name=f"{metric.name}(", label=f"{metric.label} of a label", parametric=True, meaning="")
@@ -78,12 +82,7 @@ class Multilabel(Task):
                 rows += reading.figures(summary.add(condition))
                 continue
             takers = [each for each in reading.gatherers.values() if each.wants(reading.checkpoint, condition)]
-            wanted = [*COLUMNS, "label"]
-
-            def is_wanted(column: str, wanted: Sequence[str] = wanted, takers: Sequence[Any] = takers) -> bool:
-                return column in wanted or any(taker.needs(column) for taker in takers)
-
-            table, notes = reading.joined(reading.shards(condition, is_wanted))
+            table, notes = reading.joined(reading.shards(condition, {*COLUMNS, "label"}))  # as takers need no others
             if not len(read := readable_rows(table)):
                 continue
             for taker in takers:
@@ -94,8 +93,7 @@ class Multilabel(Task):
                 flags.append(Finding.of("model/non-finite-logits", count=odd, n=len(read)))
             flags += reading.dependence(condition, outcomes.ids, outcomes.correct)
             outcomes = replace(outcomes, flags=tuple(flags))
-            early = stops_early(condition, reading.manifest)
-            rows += reading.figures(outcome_rows(condition, outcomes, names, early))
+            rows += reading.figures(outcome_rows(condition, outcomes, names, stops_early(condition, reading.manifest)))
             for norm in ("linf", "l2"):
                 if (largest := pc.max(read[norm]).as_py() or 0.0) > 0:
                     rows += reading.figures([Figure(largest, len(read)).of(condition, f"{norm}_max", flags)])
@@ -159,11 +157,9 @@ class Multilabel(Task):
         for corrupted in _corrupted(results):
             yield replace(corrupted, title=f"{corrupted.checkpoint}: {corrupted.title}", spare=("BCE", "n"))
         for labels in _of_labels(results):
-            name = f"{labels.checkpoint}: {labels.title}"
-            if len(labels.rows) > _LONGEST:
-                yield Table(f"{name}: {len(labels.rows)} labels; see the report", (), ())
-            else:
-                yield replace(labels, title=name)
+            title, long = f"{labels.checkpoint}: {labels.title}", len(labels.rows) > _LONGEST
+            many = Table(f"{title}: {len(labels.rows)} labels; see the report", (), ())
+            yield many if long else replace(labels, title=title)
         yield from _flipped(results)
         yield from tables_of_families(results)
 
@@ -216,24 +212,19 @@ def _means(by_condition: Mapping[str, Outcomes], expected: int) -> Iterator[Figu
 
 def _corrupted(results: Results) -> list[Table]:
     """Return a table of each checkpoint: its figures under each corruption, and means over them."""
-    metrics, tables = [metric for metric in METRICS if metric.label and not metric.parametric], list[Table]()
+    tables, manifest = list[Table](), results.manifest
     for name, cells in results.cells.items():
         every = dict.fromkeys(text for text, metric in cells if metric == "map")
         texts = [text for text in every if words_of(text).name == "corruptions"]
         short = in_short(texts)
-        shown = [*short, *(text for text in texts if text not in short and text in results.manifest.conditions)]
-        rows = [
-            (
-                name_of(text, "table", results.manifest),
-                counted(cells[text, "map"]),
-                *(metric.cell(cells.get((text, metric.name))) for metric in metrics),
-            )
-            for text in shown
-        ]
-        headings = ("condition", "n", *(metric.column for metric in metrics))
-        tables += (
-            [Table("under corruption", headings, tuple(rows), checkpoint=name, shaded=(_HEADLINE,))] if rows else []
-        )
+        shown = [*short, *(text for text in texts if text not in short and text in manifest.conditions)]
+        rows = []
+        for text in shown:
+            figures = (metric.cell(cells.get((text, metric.name))) for metric in _MAIN)
+            rows.append((name_of(text, "table", manifest), counted(cells[text, "map"]), *figures))
+        headings = ("condition", "n", *(metric.column for metric in _MAIN))
+        table = Table("under corruption", headings, tuple(rows), checkpoint=name, shaded=(_HEADLINE,))
+        tables += [table] if rows else []
     return tables
 
 
@@ -244,47 +235,36 @@ def _of_labels(results: Results) -> list[Table]:
         texts = dict.fromkeys(text for text, metric in cells if metric.startswith("ap("))
         columns = [text for text in texts if text != CLEAN.text and (words_of(text).in_results or is_over_groups(text))]
         labels = dict.fromkeys(metric[3:-1] for _, metric in cells if metric.startswith("ap("))
-        words = zip(OF_LABELS, ("AP", "precision", "recall", "F1"), strict=True)
-        heads = {f"{kind}({{}})": f"{word} %" for kind, word in words}
         rows = []
         for label in labels:
-            clean = cells.get((CLEAN.text, f"ap({label})"))
-            of_clean = (METRICS[5].cell(cells.get((CLEAN.text, text.format(label)))) for text in heads)
+            clean = [cells.get((CLEAN.text, f"{metric.name}{label})")) for metric in _OF_LABEL]
             under = (scaled(finite_or_none(cells, text, f"ap({label})")) for text in columns)
-            rows.append((label, count(0) if clean is None else counted(clean), *of_clean, *under))
+            n = count(0) if clean[0] is None else counted(clean[0])
+            rows.append((label, n, *(each.cell(row) for each, row in zip(_OF_LABEL, clean, strict=True)), *under))
         named = [f"AP %, {name_of(text, 'table', manifest)}" for text in columns]
-        headings = ("label", "n", *heads.values(), *named)
+        headings = ("label", "n", *(metric.label.removesuffix(" of a label") for metric in _OF_LABEL), *named)
         tables += [Table("by label, clean", headings, tuple(rows), checkpoint=name)] if rows else []
     return tables
 
 
 def _flipped(results: Results) -> list[Table]:
     """Return a table of each checkpoint but the first, which it is compared with: the labels that changed."""
-    (base, *others), names, tables = results.manifest.names, results.manifest.data.class_names, list[Table]()
+    if results.kind != "checkpoints":
+        return []
+    (base, *others), tables, kinds = results.manifest.names, list[Table](), _FLIPS[:2]
     first = CheckpointRecords(results.run, base)
     for second in (CheckpointRecords(results.run, name) for name in others):
-        rows = [
-            (name_of(text, "table", results.manifest), name, counted(shares[_FLIPS[0]]), *map(figure_cell, some))
-            for text in flips.flipping(first, second)[0]
-            for name in names
-            for shares in [_flip_shares(first, second, text, names.index(name))]
-            for some in [[shares[kind] for kind in _FLIPS[:2]]]
-            if shares[_FLIPS[0]].n
-        ]
-        headings = ("condition", "label", "n", *(f"{kind} % [95 %]" for kind in _FLIPS[:2]))
+        rows = []
+        for text in flips.flipping(first, second)[0]:
+            for name in results.manifest.data.class_names:
+                every = (TASK.difference(first, second, text, f"{kind}({name})") for kind in kinds)
+                shares = [Figure(each.value, each.n, each.ci_low, each.ci_high) for each in every]
+                cells = (counted(shares[0]), *map(figure_cell, shares))
+                rows += [(name_of(text, "table", results.manifest), name, *cells)] if shares[0].n else []
+        headings = ("condition", "label", "n", *(f"{kind} % [95 %]" for kind in kinds))
         title = f"{second.checkpoint} against {base}: labels that changed"
         tables += [Table(title, headings, tuple(rows), checkpoint=second.checkpoint, keys=2)] if rows else []
     return tables
-
-
-def _flip_shares(
-    first: CheckpointRecords, second: CheckpointRecords, condition: str, label: int | None
-) -> Mapping[str, Figure]:
-    """Return the shares of the images that both have under a condition."""
-    one, two = (_outcomes(side, condition) for side in (first, second))
-    ids = common_ids([one.ids, two.ids])
-    groups = first.sample_groups or second.sample_groups
-    return flip_shares(replace(one.of_samples(ids), sample_groups=groups), two.of_samples(ids), label)
 
 
 TASK = Multilabel()

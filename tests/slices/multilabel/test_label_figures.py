@@ -10,8 +10,10 @@ import pytest
 
 from robustkit.common.finding import Finding
 from robustkit.common.intervals import resampled_figures
+from robustkit.errors import DamagedRecord
 from robustkit.runs.metadata import SampleGroups
 from robustkit.slices.multilabel.figures import (
+    COLUMNS,
     FIGURES,
     LEFT_EARLY,
     LEFT_OUT,
@@ -122,6 +124,27 @@ def test_few_images_have_no_interval_and_left_out_labels_are_named() -> None:
         row.metric for row in outcome_rows("x", outcomes(), NAMES, early=True) if Finding.of(LEFT_EARLY) in row.findings
     ]
     assert early == ["map", "micro_f1", "macro_f1"]
+
+
+def test_without_any_label_there_is_no_mean() -> None:
+    none = outcomes(truths=np.zeros((60, 5), np.int8))
+    rows = {row.metric: row for row in outcome_rows("clean", none, NAMES)}
+    assert {*rows} == {*FIGURES} and not rows["map"].is_finite and not rows["macro_f1"].is_finite
+    assert rows["map"].findings[-1].text == "the mean is over 0 of 5 labels: no image has a, b, c, d, e"
+    assert rows["micro_f1"].value == 0.0
+
+
+def test_records_of_unlike_lengths_are_refused() -> None:
+    columns = {name: [[1, 0], [0, 1]] for name in COLUMNS[1:4]}
+    columns |= {"sample_id": ["b", "a"], "error": pa.nulls(2, pa.string()), "correct": [True, False], "bce": [1.0, 2.0]}
+    read = Outcomes.of(pa.table(columns))
+    assert (
+        read.ids.to_pylist() == ["a", "b"] and read.truths.tolist() == [[0, 1], [1, 0]] and read.bce.tolist() == [2, 1]
+    )
+    assert len(Outcomes.of(pa.table(columns).slice(0, 0)).ids) == 0
+    for odd in ([[1], [0, 1, 1]], [[1, 0], None]):
+        with pytest.raises(DamagedRecord, match="images of unlike numbers of labels; delete it and run again"):
+            Outcomes.of(pa.table(columns | {"logits": odd}))
 
 
 def test_groups_are_resampled_as_a_whole() -> None:

@@ -168,10 +168,58 @@ def test_thresholds_and_unknown_labels_decide_what_is_turned(place: Path, tmp_pa
     assert (read["predicted"] == (logits() > math.log(3))).all() and (
         read["labelled"] == np.where(unknown, -1, truths())
     ).all()
+    assert (read["correct"] == ((read["predicted"] == truths()) | unknown).all(axis=1)).all()
+    assert (unknown & (read["predicted"] != truths()))[read["correct"]].any()  # a wrong one that does not count
     expected = smallest(unknown, math.log(3))
     np.testing.assert_allclose(rows(tmp_path / "run", "fmn(steps=300)")["distance"], expected, rtol=2e-3, atol=1e-9)
     notes = json.loads((tmp_path / "run" / "run.json").read_text())["data"]["notes"]
     assert notes[-1] == "40 of 160 labels are unknown and do not count"
+
+
+def test_a_logit_at_the_threshold_predicts_nothing(place: Path, tmp_path: Path) -> None:
+    torch.save({"1.weight": torch.zeros(4, 768), "1.bias": torch.zeros(4)}, tmp_path / "net.pth")
+    net = (str(tmp_path / "net.pth"),)
+    assert called(command(place, tmp_path / "run", "--attacks", "pgd(steps=2)", net=net))[0] == 0
+    for condition in ("clean", "pgd(eps=1/255,steps=2)"):
+        read = rows(tmp_path / "run", condition)
+        assert not read["predicted"].any() and (read["correct"] == ~truths().any(axis=1)).all() and read["correct"][0]
+        ours = figures(tmp_path / "run")  # all images tie
+        assert [ours[condition, f"ap({name})"].value for name in NAMES] == pytest.approx(truths().mean(axis=0))
+        assert not any("precision" in metric for _, metric in ours) and ours[condition, "micro_f1"].value == 0
+
+
+def test_a_logit_that_is_not_a_number_is_wrong(place: Path, tmp_path: Path) -> None:
+    net = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(768, 4)
+
+    def forward(self, images):
+        logits = self.fc(images.flatten(1))
+        bright = images.mean(dim=(1, 2, 3)) > 0.5
+        return logits.masked_fill(bright[:, None] & torch.tensor([False, True, False, False]), float("nan"))
+
+def make():
+    return Net()
+"""
+    (tmp_path / "net.py").write_text(net)
+    rows_, biases = weights()
+    torch.save({"fc.weight": rows_, "fc.bias": biases}, tmp_path / "net.pth")
+    words = command(place, tmp_path / "run", "--attacks", "pgd(steps=2)", net=(str(tmp_path / "net.pth"),))
+    assert called(_with(words, ("--arch", f"{tmp_path / 'net.py'}:make")))[0] == 0
+    read, bright = rows(tmp_path / "run", "clean"), pixels().mean(axis=(1, 2, 3)) > 127.5
+    assert (np.isnan(read["logits"][:, 1]) == bright).all() and 10 < bright.sum() < 30
+    assert (read["predicted"][bright, 1] == 1 - truths()[bright, 1]).all() and not read["correct"][bright].any()
+    assert (read["predicted"][:, [0, 2, 3]] == (logits()[:, [0, 2, 3]] > 0)).all()
+    figure = figures(tmp_path / "run")["clean", "bce"]
+    said = [finding.text for finding in figure.findings]
+    assert not figure.is_finite and any(
+        f"{bright.sum()} of {COUNT} samples have non-finite logits" in text for text in said
+    )
 
 
 # Runs
@@ -318,18 +366,16 @@ def test_the_gate_decides_on_map_and_on_one_label(place: Path, done: Path, tmp_p
     policy, earlier = tmp_path / "policy.toml", tmp_path / "earlier"
     shutil.copy(place / "other.pth", tmp_path / "net.pth")
     assert called(command(place, earlier, "--attacks", "none", net=(str(tmp_path / "net.pth"),)))[0] == 0
-    for require, status in (
-        ("map under clean >= 0.3", 0),
-        ("map under pgd(eps=2/255,steps=20) >= 0.99", 1),
-        (f"f1(red) under clean >= {value - 0.001:.6f}", 0),
-        (f"f1(red) under clean >= {value + 0.001:.6f}", 1),
-        ("exact_match under clean >= 0.1", 0),
-        ("drop in map under clean against baseline <= 50 %", 0),
-        ("negative flips under clean against baseline <= 90 %", 0),
-    ):
-        policy.write_text(f"[[rule]]\nrequire = \"{require}\"\ncheckpoint = 'net'\n")
+    met = ("map under clean >= 0.3", f"f1(red) under clean >= {value - 0.001:.6f}", "exact_match under clean >= 0.1")
+    changes = (
+        "drop in map under clean against baseline <= 50 %",
+        "negative flips under clean against baseline <= 90 %",
+    )
+    missed = "map under pgd(eps=2/255,steps=20) >= 0.99", f"f1(red) under clean >= {value + 0.001:.6f}"
+    for rules, status in (((*met, *changes), 0), (missed[:1], 1), (missed[1:], 1)):
+        policy.write_text("".join(f"[[rule]]\nrequire = \"{rule}\"\ncheckpoint = 'net'\n" for rule in rules))
         got = called(["check", str(done), "--policy", str(policy), "--baseline", str(earlier)])
-        assert got[0] == status, (require, *got)
+        assert got[0] == status, (rules, *got)
 
 
 WRONG = [
@@ -337,6 +383,8 @@ WRONG = [
     (("--threshold", "half"), "--threshold 'half': expected a probability between 0 and 1"),
     (("--attacks", "pgd(loss=ce)"), "unknown loss of several labels 'ce'; did you mean 'bce'? known: bce, margin"),
     (("--attacks", "fab"), "unknown attack on several labels 'fab'"),
+    (("--evaluations", "patch"), "unknown attack on several labels 'patch'"),
+    (("--data-dir", ""), "--data-dir"),
     (("--attacks", "pgd(engine=torchattacks,loss=ce)"), "engine torchattacks attacks one class; leave out engine"),
     (("--protocol", "standard"), "protocol standard is for classification; use robustkit audit"),
     (("--labels", "no.csv"), "no.csv: not a readable CSV of labels"),
