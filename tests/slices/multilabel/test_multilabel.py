@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from processes import called
 from several_labels import COUNT, NAMES, command, furnish, logits, pixels, truths, weights, write_table
@@ -412,6 +413,35 @@ def test_what_models_say_about_their_outputs_counts(place: Path, tmp_path: Path)
     card.write_text(shipped.read_text().replace('labels = "true"', 'labels = "predicted"'))
     status, _, errors = called(_with(_with(words, ("--attacks", "fgsm")), ("--protocol", str(card))))
     assert status == 2 and "labels predicted; expected true, for several labels an image" in errors
+
+
+def test_names_of_checkpoints_order_the_labels(place: Path, done: Path, tmp_path: Path) -> None:
+    rows_, biases = weights()
+    order = [3, 1, 0, 2]
+    metadata = {"class_names": json.dumps([NAMES[k] for k in order])}
+    tensors = {"1.weight": rows_[order].contiguous(), "1.bias": biases[order].contiguous()}
+    safetensors.torch.save_file(tensors, tmp_path / "net.safetensors", metadata)
+    metadata = {"class_names": json.dumps(NAMES)}
+    safetensors.torch.save_file({"1.weight": rows_, "1.bias": biases}, tmp_path / "usual.safetensors", metadata)
+    words = command(place, tmp_path / "run", "--attacks", "none", net=(str(tmp_path / "net.safetensors"),))
+    at = words.index("--names")
+    alone = [*words[:at], *words[at + 2 :]]
+    assert called(alone)[0] == 0
+    read = rows(tmp_path / "run", "clean")
+    assert (read["labelled"] == truths()[:, order]).all()
+    ours, usual = figures(tmp_path / "run"), figures(done)
+    for metric in ("map", "ap(red)", "f1(bright)", "exact_match"):
+        assert ours["clean", metric].value == pytest.approx(usual["clean", metric].value, abs=1e-12)
+    for more, said in (
+        (["--names", str(place / "names.txt")], "leave out --names"),
+        (
+            ["--order", "columns"],
+            "names its outputs in another order, bright, green, red and 1 more; leave out --order",
+        ),
+        ([str(tmp_path / "usual.safetensors")], "net and usual number the labels of"),
+    ):
+        status, _, errors = called([*alone[:2], *more, *alone[2:]])
+        assert status == 2 and said in errors and errors.count("\n") == 1, errors
 
 
 def test_an_unreadable_image_and_one_without_labels_are_left_out(place: Path, tmp_path: Path) -> None:
