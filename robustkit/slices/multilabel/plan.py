@@ -43,7 +43,7 @@ from ...protocol.condition import Condition
 from ...report.run import Run
 from ...runs.progress import Progress
 from ...tasks.labelled.subject import Images
-from . import MultilabelRequest
+from . import ORDERS, MultilabelRequest
 from .labels import HELD, UNKNOWN, LabelReader, Truth
 
 if TYPE_CHECKING:
@@ -154,6 +154,8 @@ def plan(request: MultilabelRequest) -> Plan:
     card, threshold = request.card, float(parse_number(request.threshold, "--threshold", _THRESHOLD))
     if not 0 < threshold < 1:
         raise ProtocolError(f"--threshold {threshold:g}: expected {_THRESHOLD}")
+    if request.order not in ORDERS:
+        raise ProtocolError(unknown("order", request.order, ORDERS))
     attacked, evaluations = request.attack_conditions(request.attack_list), request.evaluation_conditions()
     _check_attacks(card, [each for each in (*attacked, *evaluations) if build_attack(each, card) is not None])
     models = [load(str(spec), **request.model) for spec in request.checkpoints]
@@ -247,8 +249,7 @@ def _reader(request: MultilabelRequest, model: Classifier) -> LabelReader:
         if identity.class_names not in (None, names):
             theirs = f"{identity.name} names its outputs {first_names(identity.class_names or (), 3)}"
             raise DataError(f"{request.names}: {first_names(names, 3)}, but {theirs}; leave out --names")
-    in_columns = request.order == "columns"
-    return LabelReader(identity.num_classes, names, in_columns, request.unknown, request.empty)
+    return LabelReader(identity.num_classes, names, request.order == "columns", request.unknown, request.empty)
 
 
 @takes_options_of(MultilabelRequest)

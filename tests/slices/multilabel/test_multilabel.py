@@ -19,7 +19,7 @@ from small_audit import files
 
 import attacks
 import robustkit
-from robustkit.errors import RunError
+from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.records import CheckpointRecords
 from robustkit.report.run import Run
 from robustkit.runs.folder import RunFolder
@@ -294,6 +294,8 @@ def test_python_gives_the_same_figures(place: Path, done: Path, tmp_path: Path) 
         model={"mean": (0,) * 3, "std": (1,) * 3, "img_size": 16},
         device="cpu",
     )
+    with pytest.raises(ProtocolError, match="unknown order 'column'; did you mean 'columns'"):
+        robustkit.multilabel({"net": net}, place / "images", labels=place / "labels.csv", order="column")
     table = run.results().query("condition == 'clean'").set_index("metric").value
     assert table["map"] == pytest.approx(figures(done)["clean", "map"].value, abs=1e-12)
 
