@@ -273,12 +273,13 @@ def test_batches_rows_and_columns_in_another_order_change_nothing(place: Path, t
 
 
 def test_bfloat16_breaks_only_what_float32_confirms(place: Path, tmp_path: Path) -> None:
-    words = command(
-        place, tmp_path / "run", "--attacks", "apgd(steps=5,loss=margin,early_stop=true)", "--dtype", "bfloat16"
-    )
+    early = "apgd(steps=5,loss=margin,early_stop=true)"
+    words = command(place, tmp_path / "run", "--attacks", f"{early},fmn(steps=60)", "--dtype", "bfloat16")
     assert called([*words, "--eps", "2/255"])[0] == 0
     read = rows(tmp_path / "run", "apgd(eps=2/255,steps=5,loss=margin,early_stop=true)")
     assert (~read["correct"][smallest() > 2.01 / 255]).sum() == 0 < (~read["correct"]).sum()
+    nearest = rows(tmp_path / "run", "fmn(steps=60)")  # ends at a boundary, where the two disagree
+    assert not nearest["correct"].any() and (nearest["distance"] >= smallest() * (1 - 1e-5)).all()
 
 
 def test_python_gives_the_same_figures(place: Path, done: Path, tmp_path: Path) -> None:
