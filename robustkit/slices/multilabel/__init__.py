@@ -41,7 +41,7 @@ class MultilabelRequest(Request):
         "Data", "File of the labels, one per line, in the order of the outputs; default: the checkpoint's.", type=Path
     )
     order: str = option("Data", "columns: outputs are in the order of the table's columns.", "names", type=ORDERS)
-    threshold: str | float = option("Data", "A label is predicted where its probability is above this.", 0.5)
+    threshold: str | float = option("Data", "A label is predicted where its probability is above this.", "0.5")
     unknown: bool = option("Data", "Empty cells and -1 are unknown labels, which do not count.", False)
     empty: bool = option("Data", "An empty list of labels means that the image has none.", False)
     attacks: str | Iterable[str] | None = option(
