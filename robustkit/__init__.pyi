@@ -17,6 +17,7 @@ from .slices.detection.plan import detection as detection
 from .slices.features.plan import features as features
 from .slices.gallery.drawing import cam as cam
 from .slices.inspect.inspection import inspect as inspect
+from .slices.multilabel.plan import multilabel as multilabel
 from .slices.paper.plan import plan as plan
 from .slices.paper.table import table as table
 from .slices.series.plan import series as series

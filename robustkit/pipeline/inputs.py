@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -96,27 +96,28 @@ def labelled_data(
         raise NothingEvaluated(f"{dataset.root}: no sample is left to evaluate; relax --limit or --ids")
     if not unlabelled and any(sample.label < 0 for sample in dataset.samples):
         raise DataError(f"{dataset.root}: its images have no labels; give class folders or --labels FILE.csv")
-    _check_channels(dataset, small)
+    check_channels(dataset, [small])
     return dataset
 
 
-def _check_channels(dataset: Dataset, p: Preprocessing) -> None:
-    """Raise DataError where images have other channels or values than the model takes: where the first three fail, as
-    one may be broken. Files are read as RGB for models of RGB, whatever they hold."""
-    if p.is_rgb and not isinstance(dataset.source, MemorySource):
-        return
-    faults = list[str]()
-    for sample in dataset.samples[:3]:
-        try:
-            held = dataset.source.array(sample.id)
-            if held is not None and held.shape[2] != p.channels:
-                raise DataError(f"image {sample.id} has {held.shape[2]} channels, and the model takes {p.channels}")
-            dataset.pixels(sample, p)
-            return
-        except BadImageError as fault:
-            faults.append(str(fault))
-    if not p.is_rgb:
-        raise DataError(faults[0])
+def check_channels(dataset: Dataset, shown: Iterable[Preprocessing]) -> None:
+    """Raise DataError where images have other channels or values than a model takes: where the first three fail, as one
+    may be broken. Files are read as RGB for models of RGB, whatever they hold."""
+    for p in dict.fromkeys(shown):
+        faults = list[str]()
+        for sample in dataset.samples[:3] if not p.is_rgb or isinstance(dataset.source, MemorySource) else ():
+            try:
+                held = dataset.source.array(sample.id)
+                if held is not None and held.shape[2] != p.channels:
+                    has = f"image {sample.id} has {held.shape[2]} channels"
+                    raise DataError(f"{has}, and the model takes {p.channels}")
+                dataset.pixels(sample, p)
+                break
+            except BadImageError as fault:
+                faults.append(str(fault))
+        else:
+            if faults and not p.is_rgb:
+                raise DataError(faults[0])
 
 
 def plan_attacked(attacked: Sequence[Condition], plan: Callable[[str], InputPlan], pictures: Pictures) -> InputPlan:

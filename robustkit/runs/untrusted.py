@@ -44,7 +44,7 @@ _REAL = ("nll", "confidence", "linf", "l2")
 _LISTS = ("intersections", "predicted", "labelled", "pixel_counts", "explained")
 _REAL_LISTS = (
     *("largest_logits", "query_norms", "key_norms", "attention_entropies", "strongest_keys", "softmax_slopes"),
-    *("logit_changes", "query_norm_shares", "key_norm_shares", "angle_shares"),
+    *("logits", "logit_changes", "query_norm_shares", "key_norm_shares", "angle_shares"),
     *("class_area", "class_energy", "class_pointing", "class_abpc", "class_insertion", "class_deletion"),
     *("class_head_correlation", "class_head_energy", "class_head_abpc", "class_noise_inside", "class_noise_around"),
     *("class_rank_correlation", "class_map_iou", "class_iou_left", "class_flat"),
