@@ -30,7 +30,7 @@ from .class_names import (
     order_assumed,
     places_by_name,
 )
-from .images import encode_png, has_broken_exif, read_image, to_pixels
+from .images import encode_png, has_alpha, has_broken_exif, read_image, to_pixels
 from .layouts import LAYOUTS, LayoutQuestion, Sample, label_images
 from .shapes import CLASSES, Changed
 from .sources import (
@@ -196,7 +196,8 @@ class Dataset:
     class_names: in label order. samples: sorted by id, unless `shuffled`.
     valid_labels: the logits that compete (ImageNet-A and -R); None for all of them.
     notes: lines for the user: what was recognised and what was left out.
-    odd: samples whose metadata are broken, noted as `contents` reads their files; parts of a data set share it.
+    odd: samples whose metadata are broken, or whose transparency is dropped, noted as `contents` reads their files;
+        parts of a data set share it.
     total: samples before a part was selected; 0 where none was. border: pixels to cut off each side of an image.
     """
 
@@ -208,7 +209,7 @@ class Dataset:
     valid_labels: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
     source: DataSource = field(default_factory=DataSource, repr=False)
-    odd: dict[str, None] = field(default_factory=dict, repr=False, compare=False)
+    odd: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
     total: int = 0
     border: int = 0
 
@@ -281,14 +282,23 @@ class Dataset:
         except BadImageError:
             return "unreadable"
         if has_broken_exif(data):
-            self.odd[sample.id] = None
+            self.odd[sample.id] = "exif"
+        elif has_alpha(data):
+            self.odd[sample.id] = "alpha"
         return hashlib.sha256(data).hexdigest()
 
     def odd_note(self) -> tuple[str, ...]:
-        """Return a line about samples whose metadata are broken, once their files were read; nothing without any."""
-        names = sorted(sample.id for sample in self.samples if sample.id in self.odd)
-        why = "broken EXIF data, which are ignored, except for an orientation that can be read"
-        return (f"{len(names)} of {len(self)} images have {why}: {first_names(names)}",) if names else ()
+        """Return lines about samples with broken metadata or transparency, once their files were read."""
+        why = {
+            "exif": "broken EXIF data, which are ignored, except for an orientation that can be read",
+            "alpha": "an alpha channel, which is dropped, as timm does",
+        }
+        by_kind = {kind: sorted(s.id for s in self.samples if self.odd.get(s.id) == kind) for kind in why}
+        return tuple(
+            f"{len(names)} of {len(self)} images have {why[kind]}: {first_names(names)}"
+            for kind, names in by_kind.items()
+            if names
+        )
 
     def select(self, limit: int | None = None, ids: Path | Sequence[str] | None = None, seed: int = 0) -> Dataset:
         """Return a part of the data set: the samples that `ids` names, then at most `limit` of them.

@@ -420,6 +420,11 @@ def _exif_of(image: Image.Image) -> bytes:
     return exif.removeprefix(b"Exif\0\0") if isinstance(exif, bytes) else b""
 
 
+def has_alpha(data: bytes) -> bool:
+    """Whether a file is a PNG with an alpha channel."""
+    return data.startswith(b"\x89PNG") and data[25:26] in (b"\4", b"\6")  # the header comes first
+
+
 def has_broken_exif(data: bytes) -> bool:
     """Whether a file is a JPEG some of whose EXIF data cannot be read. Such data are ignored, except for the
     orientation where that can be read.

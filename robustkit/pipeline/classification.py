@@ -295,9 +295,11 @@ def _open(
             raise DataError(f"{dataset.root}: {why}, where boxes and masks would lie elsewhere; leave these out")
         if tree is not None and not identity.preprocessing.is_rgb:
             raise DataError(f"{tree.root}: {identity.name} takes no RGB of 8 bits, as trees hold; leave the tree out")
-        if max(request.show or (0,)) > identity.preprocessing.channels:  # type: ignore[operator]
+        if max(request.show_channels or (0,)) > identity.preprocessing.channels:  # type: ignore[operator]
             has = f"{identity.name} takes {identity.preprocessing.channels} channels"
-            raise ProtocolError(f"--show {','.join(map(str, request.show or ()))}: {has}; expected some of those")
+            raise ProtocolError(
+                f"--show-channels {','.join(map(str, request.show_channels or ()))}: {has}; expected some of those"
+            )
         preprocessing, line = request.card.preprocess(identity.preprocessing)
         lines += [f"{identity.name}: {line}"] if line else []
         opened.append((classifier, Images(dataset, preprocessing, tree)))

@@ -51,7 +51,7 @@ class AuditOptions(TypedDict, total=False):
     faithfulness: str
     keep_misclassified: bool
     browse: int
-    show: str | None
+    show_channels: str | None
     limit: int | None
     ids: str | Path | None
     metadata: str | Path | None

@@ -363,7 +363,7 @@ class Request:
         batch = self.batch_size if isinstance(self.batch_size, int) else usual
         workers = usual_workers() if self.workers is None else self.workers
         low = self.dtype == "auto" and is_fast_in_bfloat16(where)
-        show = tuple(getattr(self, "show", None) or ())
+        show = tuple(getattr(self, "show_channels", None) or ())
         search, dtype = DTYPES["bfloat16"] if low else None, DTYPES.get(self.dtype, DTYPES["float32"])
         return Settings(self.seed, batch, workers, where, dtype, self.compile, self.pictures, search, show)
 
@@ -528,7 +528,9 @@ class ClassificationRequest(Request):
     )
     keep_misclassified: bool = option("Maps", "Also score the maps of wrong predictions.", False)
     browse: int = option("Output", "Samples to show in the report; 0 for none.", 100)
-    show: str | None = option("Output", "Channels that pictures show, as 3,2,1; default: the first.", read=read_places)
+    show_channels: str | None = option(
+        "Output", "Channels of pictures, as 3,2,1; default: the first.", read=read_places
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from corruptions.base import Draws, TorchRng
 from corruptions.constants import NEEDS_COLOUR
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.channels import channel_pixels, looked_at
+from robustkit.data.dataset import open_dataset
 from robustkit.data.images import read_image, to_pixels
 from robustkit.errors import BadImageError, DataError, ModelError, ProtocolError
 
@@ -254,7 +255,7 @@ def test_an_audit_of_four_channels_of_16_bits(tmp_path: Path) -> None:
         attacks="fgsm(eps=8/255),square(queries=20)",
         corruptions="gaussian_noise(severity=3),contrast(severity=2)",
         cams="gradient",
-        show=(4, 3, 2),
+        show_channels=(4, 3, 2),
         out=tmp_path / "run",
         **options,
     )
@@ -274,7 +275,9 @@ def test_an_audit_of_four_channels_of_16_bits(tmp_path: Path) -> None:
             **options,
         )
     with pytest.raises(ProtocolError, match="takes 4 channels; expected some of those"):
-        robustkit.audit(small_net(4), data_dir=data, attacks="none", show=(5, 4, 3), out=tmp_path / "no", **options)
+        robustkit.audit(
+            small_net(4), data_dir=data, attacks="none", show_channels=(5, 4, 3), out=tmp_path / "no", **options
+        )
     three = files(tmp_path / "three", 3, "npy")
     with pytest.raises(DataError, match=r"shape \(32, 32, 3\), and the network takes 4 channels"):
         robustkit.audit(small_net(4), data_dir=three, attacks="none", out=tmp_path / "no", **options)
@@ -318,3 +321,26 @@ def test_corruptions_that_need_no_colour_do_the_same_to_each_channel(name: str) 
         one = made.apply(images[:, channel : channel + 1].clone(), Draws(3, of_one))
         assert torch.equal(one, whole[:, channel : channel + 1])
     assert made(torch.cat([images, images], 1), severity=2).shape == (2, 6, 32, 32)
+
+
+def test_transparency_that_rgb_drops_is_said(tmp_path: Path) -> None:
+    for name, values in (("a", drawn(20, 20, 4)), ("b", drawn(20, 20, 3)), ("c", drawn(20, 20))):
+        Image.fromarray(values).save(tmp_path / f"{name}.png")
+    Image.fromarray(drawn(20, 20)).convert("LA").save(tmp_path / "d.png")
+    dataset = open_dataset(tmp_path, layout="unlabelled")
+    assert dataset.odd_note() == ()  # no file is read yet
+    dataset.digest()
+    assert dataset.odd_note() == ("2 of 4 images have an alpha channel, which is dropped, as timm does: a.png, d.png",)
+
+
+def test_a_gallery_of_other_channels_is_of_a_data_set_alone(tmp_path: Path) -> None:
+    network = timm.create_model("resnet10t", num_classes=2, in_chans=1)
+    save_file({name: each.contiguous() for name, each in network.state_dict().items()}, tmp_path / "net.safetensors")
+    data = files(tmp_path / "data", 1, "npy")
+    options: dict[str, Any] = {"arch": "resnet10t", "num_classes": 2, "img_size": SIDE, "mean": (0.5,), "std": (0.5,)}
+    checkpoint = str(tmp_path / "net.safetensors")
+    gallery = robustkit.cam(checkpoint, data, gallery=1, limit=2, cams="gradient", out=tmp_path / "run", **options)
+    assert len(gallery.rows) == 1
+    Image.fromarray(drawn(20, 20)).save(tmp_path / "a.png")
+    with pytest.raises(ProtocolError, match="net takes no RGB of 8 bits, as which pictures are read; give --data-dir"):
+        robustkit.cam(checkpoint, str(tmp_path / "a.png"), cams="gradient", **options)

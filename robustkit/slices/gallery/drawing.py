@@ -233,13 +233,12 @@ def make_gallery(run: RunFolder, request: ClassificationRequest, choice: Choice)
     truth = open_truth(dataset, request.boxes, request.masks)
     records, rows = {**records, **_records(run, moved, names)}, list[GalleryRow]()
     for sample in samples:
-        picture = dataset.image(sample)
         labels = sample.valid if sample.valid and dataset.objects(sample) is not None else (sample.label,)
         named = " and ".join(class_name(dataset.class_names, one) for one in labels if one >= 0) or "no label"
         scores = {unit: known[sample.id] for unit, known in records.items() if sample.id in known}
         for subject in subjects:
             preprocessing = subject.classifier.identity.preprocessing
-            pixels, located = to_pixels(picture, preprocessing, sample.id), truth.locate(sample, preprocessing)
+            pixels, located = dataset.pixels(sample, preprocessing), truth.locate(sample, preprocessing)
             rows += painter.rows(subject, pixels, sample, named, located, scores)
     compared = ", ".join(names) if len(names) < 3 else f"{len(names)} checkpoints"
     title = f"{', '.join(with_names(brief(each)) for each in choice.maps)}: {compared}"
@@ -346,6 +345,8 @@ def explain_pictures(
     for subject in subjects:
         identity = subject.classifier.identity
         check_explainable(subject.classifier, identity.name, specs)
+        if not identity.preprocessing.is_rgb:
+            raise ProtocolError(f"{identity.name} takes no RGB of 8 bits, as which pictures are read; give --data-dir")
         names = class_names(identity.class_names, identity.num_classes)
         wished.append([_asked_class(text, names) for text in dict.fromkeys(targets or ["predicted"] * (not texts))])
         if LABEL in wished[-1]:
