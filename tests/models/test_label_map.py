@@ -253,3 +253,59 @@ def test_names_of_maps(tmp_path: Path) -> None:
     by_name = read_label_map(toy_map(tmp_path / "n.toml", '[classes]\na = ["goldfish"]\nb = ["tench"]\n'))
     assert by_name.places(1000, None) == [[1], [0]]
     assert json.dumps(lacking.entry)  # as run.json holds it
+
+
+class Coded(nn.Module):
+    """A network of 1000 outputs, the largest of which is the one that the first pixel's red and green name."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        codes = (images[:, :2, 0, 0] * 255).round().long()
+        likeliest = (codes[:, 0] * 4 + codes[:, 1]).clamp(max=999)
+        return 5 * nn.functional.one_hot(likeliest, 1000).float() + images.mean(dim=(1, 2, 3))[:, None] * 0.01
+
+
+def coded(root: Path, name: str, output: int) -> None:
+    """Save an image for which `Coded` answers an output. A border of two pixels is red."""
+    pixels = np.full((36, 36, 3), (255, 0, 0), np.uint8)
+    pixels[2:-2, 2:-2] = (output // 4, output % 4, 60)
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(root / name)
+
+
+@pytest.mark.parametrize(
+    ("label_map", "images", "accuracy"),
+    [
+        # Output 409 is of alarm_clock, 954 of banana, 0 (tench) of no class, so that any class may be the best.
+        (
+            "objectnet",
+            {"alarm_clock/a.png": 409, "alarm_clock/b.png": 530, "banana/a.png": 954, "chair/a.png": 954},
+            0.75,
+        ),
+        ("cue-conflict", {"cat/cat1-dog1.png": 281, "knife/knife1-car2.png": 817, "dog/dog1-cat1.png": 152}, 2 / 3),
+        ("laion-c", {"car_truck/a.png": 817, "fruit/a.png": 954, "dog/a.png": 281}, 2 / 3),
+    ],
+)
+def test_folders_of_the_real_names(label_map: str, images: dict[str, int], accuracy: float, tmp_path: Path) -> None:
+    for name, output in images.items():
+        coded(tmp_path / "data", name, output)
+    if label_map == "objectnet":
+        coded(tmp_path / "data", "air_freshener/a.png", 0)  # one of the 200 classes that ImageNet has not
+    cut = 0 if label_map == "objectnet" else 2
+    if cut:  # only ObjectNet has a border
+        for path in (tmp_path / "data").rglob("*.png"):
+            Image.open(path).crop((2, 2, 34, 34)).save(path)
+    run = robustkit.audit(
+        Coded(),
+        data_dir=tmp_path / "data",
+        label_map=label_map,
+        attacks="none",
+        out=tmp_path / "run",
+        **OPTIONS,
+        pixels=True,
+        img_size=32,
+    )
+    (top1,) = (row for row in run.summary() if row.metric == "top1")
+    assert (top1.value, top1.n) == (pytest.approx(accuracy), len(images))
+    shape_bias = [row for row in run.summary() if row.metric == "shape_bias"]
+    # cat1-dog1 is a decision for the shape, knife1-car2 for the texture, dog1-cat1 for the shape
+    assert [(row.value, row.n) for row in shape_bias] == ([(pytest.approx(2 / 3), 3)] if "cue" in label_map else [])
