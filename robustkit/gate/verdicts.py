@@ -29,6 +29,7 @@ from ..evaluations.condition import (
     vocabulary_of,
     words_of,
 )
+from ..evaluations.corruptions import QUICK
 from ..protocol.condition import ConditionPattern
 from ..results import pairing
 from ..results.methods import Method
@@ -144,6 +145,9 @@ def find_condition(subject: MeasuredRun, name: str, metric: str, pattern: Condit
     if len(having) > 1:
         raise Ambiguous(f"{pattern.text} is ambiguous: the run has {' and '.join(having)}; write one of them in full")
     if not fitting:
+        whole = QUICK[pattern.name].of if pattern.name in QUICK else ""
+        if instead := next((text for text, _ in cells if pattern_of(text).name == whole), ""):
+            raise CannotTell(f"the run has {instead}, which {pattern.text} only estimates; state the rule of {instead}")
         raise missing_condition(subject, name, pattern)
     if not having:
         measures = ", ".join(measure for text, measure in cells if text == fitting[0])

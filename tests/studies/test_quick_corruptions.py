@@ -143,8 +143,9 @@ def test_the_sentences_beside_imagenet_c_are_what_the_errors_say() -> None:
     assert max(map(abs, (*more["robust"], *more["others"]))) < 4 and "its errors are within 4 points" in text
     assert "no two checkpoints that both sets tell apart change places" in text
     assert {row[-1] for row in list(page.agreement(means))[1:]} == {"0"}
-    assert f"they lose {min(more['robust'])} to {max(more['robust'])} points more" in text
-    assert f"all others at most {max(more['others'])}" in text and max(more["shapes"]) < 0
+    assert f"for robust networks, by {min(more['robust'])} to {max(more['robust'])} points" in text
+    assert f"all others by at most {max(more['others'])}" in text
+    assert max(more["shapes"]) < 0 and "on shapes they are lower" in text
     every = [value for values in laion.values() for value in values]
     assert f"far harder, {min(every):.0f} to {max(every):.0f} % wrong" in text
     assert f"on ImageNet {min(laion['ImageNet']):.0f} to {max(laion['ImageNet']):.0f} %" in text
