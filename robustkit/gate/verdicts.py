@@ -29,7 +29,6 @@ from ..evaluations.condition import (
     vocabulary_of,
     words_of,
 )
-from ..evaluations.corruptions import QUICK
 from ..protocol.condition import ConditionPattern
 from ..results import pairing
 from ..results.methods import Method
@@ -145,9 +144,10 @@ def find_condition(subject: MeasuredRun, name: str, metric: str, pattern: Condit
     if len(having) > 1:
         raise Ambiguous(f"{pattern.text} is ambiguous: the run has {' and '.join(having)}; write one of them in full")
     if not fitting:
-        whole = QUICK[pattern.name].of if pattern.name in QUICK else ""
-        if instead := next((text for text, _ in cells if pattern_of(text).name == whole), ""):
-            raise CannotTell(f"the run has {instead}, which {pattern.text} only estimates; state the rule of {instead}")
+        parts = [*map(pattern_of, shares_of(pattern.text))]
+        for mean in dict.fromkeys(text for text, _ in cells):
+            if all(any(matches(part, each) for each in shares_of(mean)) for part in parts):
+                raise CannotTell(f"the run has {mean}, which holds all of {pattern.text}; state the rule of {mean}")
         raise missing_condition(subject, name, pattern)
     if not having:
         measures = ", ".join(measure for text, measure in cells if text == fitting[0])
