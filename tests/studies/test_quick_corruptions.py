@@ -92,7 +92,7 @@ def off(misses: Sequence[Miss]) -> float:
 
 
 def test_the_product_has_what_the_stored_errors_say() -> None:
-    errors, means = page.kept(ROOT / STUDY)
+    errors, means = page.load(ROOT / STUDY)
     assert {quick.of for quick in QUICK.values()} == set(page.FULL)
     for name, quick in QUICK.items():
         kinds, mine = list(SETS[quick.of]), page.of_set(errors, quick.of)
@@ -110,7 +110,7 @@ def test_the_page_that_helps_to_choose_states_the_same_figures() -> None:
         assert f"`{name}` {quick.off} ({quick.count}; {quick.most})" in text
     elsewhere = sorted(quick.elsewhere for quick in QUICK.values() if quick.elsewhere)
     assert f"on other data sets by {elsewhere[0]} to {elsewhere[-1]}" in text
-    rows = [*page.beside(page.kept(ROOT / STUDY)[0])]
+    rows = [*page.beside(page.load(ROOT / STUDY)[0])]
     preset, middle = (
         next(row[3] for row in rows if row[0] == "`in-c`" and each in row[1]) for each in ("preset", "=3")
     )
@@ -132,7 +132,7 @@ def test_the_page_beside_imagenet_c_is_of_the_stored_errors(tmp_path: Path, monk
 
 def test_the_sentences_beside_imagenet_c_are_what_the_errors_say() -> None:
     text = " ".join((ROOT / page.PAGE).read_text("utf-8").split())
-    _, means = page.kept(ROOT / STUDY)
+    _, means = page.load(ROOT / STUDY)
     more, laion = dict[str, list[float]](), dict[str, list[float]]()
     for (data, name), figures in means.items():
         if bar := figures.get("in-c-bar", figures.get("cifar-c-bar")):
@@ -174,19 +174,20 @@ def test_errors_are_gathered_from_run_folders(tmp_path: Path, monkeypatch: pytes
     )
     (tmp_path / "kept").mkdir()
     page.gather([run.path], tmp_path / "kept")
-    errors, means = page.kept(tmp_path / "kept")
+    errors, means = page.load(tmp_path / "kept")
     (checkpoint,) = errors
     assert (checkpoint.data, checkpoint.name, checkpoint.n) == ("shapes", "shapes-vit-quest", 3)
     top1 = {row.condition: row.value for row in run.summary() if row.metric == "top1"}
     assert checkpoint.wrong["vertical_lines"] == [
         round(3 * (1 - top1[f"corruption(vertical_lines,severity={severity})"])) for severity in SEVERITIES
     ]
+    assert set(checkpoint.wrong) == set(SETS["laion-c"])  # others are of one severity
     (figures,) = means.values()
     assert set(figures) == {"clean", "laion-c"}  # not in-c(severity=3)
     assert figures["laion-c"].value == pytest.approx(checkpoint.mean(list(SETS["laion-c"])) / 100, abs=1e-6)
     assert (figures["clean"].low, figures["clean"].high) == pytest.approx((0, 0.561497), abs=1e-3)
     monkeypatch.setattr(page, "PRESET", {"shapes": "cifar"})
     page.gather([run.path], tmp_path / "kept")
-    assert page.kept(tmp_path / "kept") == ([], means)  # with other constants the mean alone counts
+    assert page.load(tmp_path / "kept") == ([], means)  # with other constants the mean alone counts
     monkeypatch.chdir(tmp_path)
     assert page.main(["nothing"]) == 2

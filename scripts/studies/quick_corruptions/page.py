@@ -68,8 +68,10 @@ Means = dict[tuple[str, str], dict[str, Figure]]
 
 
 def gather(folders: Iterable[Path], folder: Path) -> None:
-    """Write what the runs measured next to the page. Raises RobustkitError where a folder is no run."""
-    wrong: dict[tuple[Any, ...], list[int]] = {}
+    """Write what the runs measured next to the page, of kinds at all severities. Raises RobustkitError where a folder
+    is no run.
+    """
+    wrong: dict[tuple[Any, ...], dict[int, int]] = {}
     means: dict[tuple[Any, ...], tuple[str, ...]] = {}
     whole = {(name, "mean_error") for name in FULL}
     for path in folders:
@@ -78,14 +80,14 @@ def gather(folders: Iterable[Path], folder: Path) -> None:
         for row in run.summary():
             part, key = parse_corrupted(row.condition), (data, row.checkpoint, row.n)
             if row.metric == "top1" and part and part.severity and part.preset == PRESET.get(data, part.preset):
-                counts = wrong.setdefault((*key, part.name), [0] * len(SEVERITIES))
-                counts[part.severity - 1] = round((1 - row.value) * row.n)
+                wrong.setdefault((*key, part.name), {})[part.severity] = round((1 - row.value) * row.n)
             elif (row.condition, row.metric) == ("clean", "top1"):
                 means[(*key, "clean")] = _digits(1 - row.value, 1 - row.high, 1 - row.low)
             elif (kind_of(row.condition), row.metric) in whole and "severity=" not in row.condition:
                 means[(*key, kind_of(row.condition))] = _digits(row.value, row.low, row.high)
     heading = ("data", "checkpoint", "n")
-    _write(folder / "errors.csv", (*heading, "kind", *map(str, SEVERITIES)), wrong)
+    rows = {key: [counts[each] for each in SEVERITIES] for key, counts in wrong.items() if len(counts) == 5}
+    _write(folder / "errors.csv", (*heading, "kind", *map(str, SEVERITIES)), rows)
     _write(folder / "means.csv", (*heading, "condition", "error", "low", "high"), means)
 
 
@@ -101,7 +103,7 @@ def _write(path: Path, heading: Sequence[str], rows: Mapping[tuple[Any, ...], Se
     write_whole(path, table.getvalue().encode())
 
 
-def kept(folder: Path) -> tuple[list[Errors], Means]:
+def load(folder: Path) -> tuple[list[Errors], Means]:
     """Return what `gather` wrote."""
     wrong: dict[tuple[str, str, int], dict[str, list[int]]] = {}
     means: Means = {}
@@ -157,7 +159,8 @@ def _off(misses: Sequence[Miss]) -> tuple[str, str]:
 
 def choices(errors: Sequence[Errors]) -> Iterator[tuple[str, ...]]:
     """Yield for each set what is chosen, and how far off such choices are."""
-    yield "set", "kinds", "severity", "seen", "RMS", "RMS unseen", "worst", "RMS, other data", "worst", "ranks (tau)"
+    off = (f"{figure}, {who}" for who in ("unseen", "other data") for figure in ("RMS", "worst"))
+    yield "set", "kinds", "severity", "seen", "RMS, seen", *off, "ranks (tau)"
     for name in FULL:
         mine, kinds = of_set(errors, name), list(SETS[name])
         choosers = [checkpoint for checkpoint in mine if not checkpoint.apart]
@@ -165,9 +168,9 @@ def choices(errors: Sequence[Errors]) -> Iterator[tuple[str, ...]]:
         taus = rank_agreement(
             (each.data, each.mean(kinds), each.mean(choice.kinds, (choice.severity,))) for each in mine
         )
-        off = (*_off(judged(mine, kinds)), *_off(of_other_data(mine, kinds)))
+        misses = (*_off(judged(mine, kinds)), *_off(of_other_data(mine, kinds)))
         seen = f"{len(choosers)} of {len(mine)}"
-        yield f"`{name}`", ", ".join(choice.kinds), str(choice.severity), seen, f"{score:.1f}", *off, _taus(taus)
+        yield f"`{name}`", ", ".join(choice.kinds), str(choice.severity), seen, f"{score:.1f}", *misses, _taus(taus)
 
 
 def beside(errors: Sequence[Errors]) -> Iterator[tuple[str, ...]]:
@@ -338,7 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.runs:
             gather(options.runs, FOLDER)
-        errors, means = kept(FOLDER)
+        errors, means = load(FOLDER)
         write_page(FOLDER / "README.md", study(errors))
         picture = PAGE.parents[1] / "pictures" / f"{PAGE.stem}.svg"
         write_whole(picture, figure(means))
