@@ -38,11 +38,11 @@ APART = ("vit_tiny_patch16_224.augreg_in21k_ft_in1k", "resnet2b", "resnet4b")
 """The checkpoints that no choice sees."""
 NAMES = {
     APART[0]: "ViT-Tiny",
-    "resnet2b": "ResNet-2B, robust",
-    "resnet4b": "ResNet-4B, robust",
+    "resnet2b": "robust ResNet-2B",
+    "resnet4b": "robust ResNet-4B",
     "resnet20-12fca82f": "ResNet-20",
-    "vit_pgd_2_3_16_torchport": "ViT 2/16, robust",
-    "vit_ibp_3_3_8_torchport": "ViT 3/8, robust",
+    "vit_pgd_2_3_16_torchport": "robust ViT 2/16",
+    "vit_ibp_3_3_8_torchport": "robust ViT 3/8",
     "efficientnet-lite0": "EfficientNet-Lite0",
     "mobilenet_v2": "MobileNetV2",
 }
