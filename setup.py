@@ -58,6 +58,7 @@ setup(
             *("hypothesis>=6.100", "import-linter>=2.3"),
             *("pyautoattack>=0.2", "torchmetrics>=1.4"),  # outside implementations to check against
             *("in-toto-attestation>=0.9.3", "jsonschema>=4.23", "maite>=0.9"),  # schemas and protocols, likewise
+            "pycocotools>=2.0.8",  # average precision and masks, likewise
             "scikit-learn>=1.5",  # nearest neighbours, probes and average precision, likewise
             "statsmodels>=0.14",  # regression with cluster-robust errors, likewise
             "transformers>=5.18",  # its checkpoints, and its pipeline to check against

@@ -23,7 +23,7 @@ from .queries import Square
 from .queue import AttackState, Places, QueuedAttack, Restarts, pick, upload
 from .threat import Ball, Rng, above_0, at_least, one_of, per_sample
 
-APGD_LOSSES = ("ce", "dlr", "margin", "pma", "dlr-targeted", "margin-targeted")
+APGD_LOSSES = ("ce", "dlr", "margin", "pma", "bce", "dlr-targeted", "margin-targeted")
 MOMENTUM = 0.75  # weight of the gradient step against that of the last move
 
 
@@ -61,8 +61,8 @@ class APGD(QueuedAttack):
         steps: updates of each run.
         rho: share of updates that must raise the loss between two checkpoints.
         restarts: runs from different random starts (for each target).
-        loss: "ce", "dlr", "margin", "pma" (the margin of probabilities); "dlr-targeted" and "margin-targeted" make runs
-            towards `targets` classes each.
+        loss: "ce", "dlr", "margin", "pma" (the margin of probabilities), "bce"; "dlr-targeted" and "margin-targeted"
+            make runs towards `targets` classes each.
         targets: how many classes, those with the largest logits on the clean image, in that order, labels left out; at
             most as many as there are.
         order: "logits", or "malt" (`AttackState.nearest_targets`): of the 9 likeliest classes those first which the
@@ -168,7 +168,7 @@ class APGD(QueuedAttack):
         answers, gradients = [], []
         for _ in range(self.eot):
             points = s.points.detach().requires_grad_(not last)
-            logits = front.oracle.predict(points) if last else front.oracle(points)
+            logits = (front.oracle.predict if last else front.oracle)(points, s.rows)
             answers.append(logits.detach() / self.eot)
             if self.eot > 1 and not last:
                 gradients.append(input_gradient(self._losses(logits, s), points) / self.eot)

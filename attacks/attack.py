@@ -291,7 +291,8 @@ class Attack(metaclass=AttackType):
 
         Args:
             model: nn.Module or function, images (B, ...) to logits (B, K). It is put into evaluation mode and its
-                parameters take no gradient meanwhile; afterwards everything is restored.
+                parameters take no gradient meanwhile; afterwards everything is restored. One whose `asks_rows` is
+                true is called with positions in the batch, too, (B,): what it is asked may depend on the sample.
             images: (B, ...) floating, inside the bounds of the threat model. float16 and bfloat16 images are attacked
                 in float32 (a step is smaller than their spacing) and shown to the model in their own type.
             labels: (B,) integers, 0 to K - 1: the classes to lead away from. (B, L) integers: where several classes

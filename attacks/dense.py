@@ -205,7 +205,7 @@ class DenseOracle(Oracle):
         super().__init__(model, dtype)
         self._top_class = top_class
 
-    def __call__(self, points: Tensor) -> Tensor:
+    def __call__(self, points: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return the logits (B, K, H, W), float32 or float64. ValueError for another shape, one class, too few."""
         logits = self._model(points.to(self.dtype))
         count, *size = len(points), *points.shape[2:]

@@ -70,7 +70,7 @@ class MinimalNorm(QueuedAttack):
         s = cast("NormSearch", state)
         over = [step == self.steps for step in s.places.steps]
         points = s.points.detach().requires_grad_(not all(over))
-        logits = front.oracle(points) if points.requires_grad else front.oracle.predict(points)
+        logits = (front.oracle if points.requires_grad else front.oracle.predict)(points, s.rows)
         front.tally.count(s.rows, forwards=1)
         away = distance(self.threat.norm, s.points, s.clean)
         wrong = front.wrong(s.rows, s.points, is_missed(logits, s.labels))
@@ -272,7 +272,7 @@ class FAB(QueuedAttack):
         s = cast("_Walk", state)
         over = [step == self.steps for step in s.places.steps]
         points = s.points.detach().requires_grad_(not all(over))
-        logits = front.oracle(points) if points.requires_grad else front.oracle.predict(points)
+        logits = (front.oracle if points.requires_grad else front.oracle.predict)(points, s.rows)
         front.tally.count(s.rows, forwards=1)
         away = distance(self.threat.norm, s.points, s.clean)
         wrong = is_missed(logits, s.labels)
@@ -297,7 +297,7 @@ class FAB(QueuedAttack):
             back = upload([i for i, there in enumerate(left) if there], wrong.device)
             again, seen = start[back].requires_grad_(), start
             front.tally.count(s.rows[back], forwards=1)
-            gaps[back], normals[back] = self._plane(front, s.take(back), front.oracle(again), again, None)
+            gaps[back], normals[back] = self._plane(front, s.take(back), front.oracle(again, s.rows[back]), again, None)
         parts = zip(
             *(torch.split(each, cached_rows(seen)) for each in (s.clean, start, seen, gaps, normals)), strict=True
         )

@@ -258,10 +258,16 @@ def margin_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     return _of_label(logits, targets) - _of_label(logits, labels)
 
 
+def _pairwise(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the sum (B,) over the other classes of log(1 + exp(their logit - the label's, or its set's largest))."""
+    gaps = logits - _of_label(logits, labels)[:, None]
+    return nn.functional.softplus(gaps).masked_fill(label_mask(labels, logits), 0.0).sum(dim=1)
+
+
 LOSSES: Mapping[str, Loss] = MappingProxyType(
-    {"ce": cross_entropy, "margin": margin, "dlr": dlr, "pma": probability_margin}
+    {"ce": cross_entropy, "margin": margin, "dlr": dlr, "pma": probability_margin, "bce": _pairwise}
 )
-"""The losses by the names that attacks take."""
+"""The losses by the names that attacks take; bce: a binary loss for each other class against the label, summed."""
 
 
 def _of_label(logits: Tensor, labels: Tensor) -> Tensor:
@@ -292,7 +298,7 @@ def _need_classes(logits: Tensor, least: int, name: str) -> None:
         raise ValueError(f"the {name} loss needs at least {least} classes, the model has {logits.shape[1]}; use 'ce'")
 
 
-Model = Callable[[Tensor], Tensor]  # any nn.Module or function from a batch (B, ...) to logits (B, K)
+Model = Callable[..., Tensor]  # any nn.Module or function from a batch (B, ...) to logits (B, K)
 
 
 @contextmanager
@@ -337,9 +343,10 @@ class Oracle:
         self.dtype, self._labels, self.batch_size = dtype, labels, batch_size
         self._least_classes, self._compared_with = least_classes, 0  # how many the labels were compared with
 
-    def __call__(self, points: Tensor) -> Tensor:
-        """Return the logits (B, K) `with_all_classes`, float32 or float64. ValueError for other shapes and labels."""
-        logits = self._model(points.to(self.dtype))
+    def __call__(self, points: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return the logits (B, K) `with_all_classes`, float32 or float64. ValueError for other shapes and labels.
+        rows: (B,) the sample of each point, which a model that `asks_rows` is given, too."""
+        logits = self._model(points.to(self.dtype), *([rows] if getattr(self._model, "asks_rows", False) else []))
         if not (isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(points)):
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(f"the model returned {got} for {len(points)} images; expected logits (images, classes)")
@@ -381,18 +388,18 @@ class Oracle:
         asked = Oracle(ask, self.dtype, self._labels)
         return asked(points), answers[0].to(torch.promote_types(answers[0].dtype, torch.float32))
 
-    def predict(self, points: Tensor) -> Tensor:
-        """Return the logits (B, K) without a graph."""
+    def predict(self, points: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return the logits (B, K) without a graph. rows: as above."""
         with torch.inference_mode():
-            logits = self(points)
+            logits = self(points, rows)
         return logits.clone()  # an ordinary tensor again
 
-    def confirm(self, points: Tensor, labels: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which of the rows that look `wrong` (B,) the judge finds wrong, too, and which (B,) it was asked."""
+    def confirm(self, points: Tensor, labels: Tensor, wrong: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which points that look `wrong` (B,) the judge finds wrong, too, and of which (B,) it was asked."""
         if self._judge is None or not wrong.any():
             return wrong, torch.zeros_like(wrong)
         judge = Oracle(self._judge, self.dtype, self._labels)
-        agreed = is_missed(judge.predict(points[wrong]), labels[wrong])
+        agreed = is_missed(judge.predict(points[wrong], rows[wrong]), labels[wrong])
         return wrong.masked_scatter(wrong, agreed), wrong
 
 

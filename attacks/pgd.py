@@ -28,7 +28,7 @@ class FGSM(Attack):
     returned as it is.
 
     Args:
-        loss: "ce", "margin", "dlr" or "pma", the margin of probabilities.
+        loss: "ce", "margin", "dlr", "pma" (the margin of probabilities) or "bce" (`LOSSES`).
 
     Example:
         >>> adversarials = FGSM(eps=8 / 255)(model, images, labels)
@@ -43,10 +43,11 @@ class FGSM(Attack):
 
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         points = clean.clone().requires_grad_()
-        logits = oracle(points)
+        everyone = torch.arange(len(clean), device=clean.device)
+        logits = oracle(points, everyone)
         labels = logits.detach().argmax(dim=1) if labels is None else labels
         gradient = input_gradient(LOSSES[self.loss](logits, labels), points)
-        tally.saw(torch.arange(len(clean), device=clean.device), is_missed(logits, labels))
+        tally.saw(everyone, is_missed(logits, labels))
         tally.steps += 1
         tally.forwards += 1
         tally.backwards += 1
@@ -168,7 +169,7 @@ class PGD(Attack):
         early_stop: a sample leaves as soon as a forward shows its prediction wrong, with that point; later restarts
             work on the rest. Otherwise all take all steps, which raises the loss further; but where logits are not
             finite, and so the prediction wrong, there is no loss to raise, and the sample stays.
-        loss: "ce", "margin", "dlr" or "pma", the margin of probabilities.
+        loss: "ce", "margin", "dlr", "pma" (the margin of probabilities) or "bce" (`LOSSES`).
 
     Example:
         >>> adversarials = PGD(norm="l2", eps=0.5, steps=10)(model, images, labels)
@@ -194,10 +195,10 @@ class PGD(Attack):
             raise ValueError(f"restarts is {self.restarts}, but without random_start every restart is the same; use 1")
 
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
-        if labels is None and self.random_start:
-            labels = oracle.predict(clean).argmax(dim=1)
-            tally.forwards += 1
         rows = torch.arange(len(clean), device=clean.device)
+        if labels is None and self.random_start:
+            labels = oracle.predict(clean, rows).argmax(dim=1)
+            tally.forwards += 1
         tally.cycle_at = torch.zeros_like(rows)
         everyone = _Ascent(rows, clean, self.threat.ball(clean), labels)
         if self.restarts == 1:
@@ -231,13 +232,13 @@ class PGD(Attack):
         for step in range(self.steps):
             states = _random_states(ascent.points.device) if circles.steps and step == circles.due else None
             points = ascent.points.detach().requires_grad_()
-            logits = oracle(points)
+            logits = oracle(points, ascent.rows)
             labels = logits.detach().argmax(dim=1) if ascent.labels is None else ascent.labels
             ascent = replace(ascent, labels=labels)
             wrong, answers = is_missed(logits, labels), are_finite(logits)
             if oracle.judged:  # once of each sample, and where there is no answer
                 doubtful = wrong & ((tally.broken_at[ascent.rows] < 0) | ~answers)
-                confirmed, asked = oracle.confirm(points.detach(), labels, doubtful)
+                confirmed, asked = oracle.confirm(points.detach(), labels, doubtful, ascent.rows)
                 wrong = torch.where(doubtful, confirmed, wrong)
                 tally.forwards[ascent.rows] += asked.long()
             moves = ~wrong | answers
@@ -284,7 +285,7 @@ class PGD(Attack):
         """Whether these samples have the same gradients, bit by bit, without the rest of the batch."""
         assert ascent.labels is not None
         points = ascent.points.detach().requires_grad_()
-        alone = input_gradient(LOSSES[self.loss](oracle(points), ascent.labels), points)
+        alone = input_gradient(LOSSES[self.loss](oracle(points, ascent.rows), ascent.labels), points)
         tally.count(ascent.rows, forwards=1, backwards=1)
         return bool(same_bits(alone, gradient).all())
 
@@ -293,8 +294,8 @@ class PGD(Attack):
         assert ascent.labels is not None  # restarts need random_start, which predicts labels beforehand
         if not len(ascent):
             return ends.new_empty(0), ascent.rows.bool()
-        logits = oracle.predict(ends[ascent.rows])
-        wrong, asked = oracle.confirm(ends[ascent.rows], ascent.labels, is_missed(logits, ascent.labels))
+        logits = oracle.predict(ends[ascent.rows], ascent.rows)
+        wrong, asked = oracle.confirm(ends[ascent.rows], ascent.labels, is_missed(logits, ascent.labels), ascent.rows)
         tally.forwards[ascent.rows] += 1 + asked.long()
         tally.saw(ascent.rows, wrong)
         return LOSSES[self.loss](logits, ascent.labels).to(ends.dtype), wrong
@@ -454,12 +455,12 @@ class Patch(Attack):
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         assert isinstance(tally, _Tally)
         places = self._places(clean, rng)
-        ends, logits = clean.clone(), oracle.predict(clean)
+        everyone = torch.arange(len(clean), device=clean.device)
+        ends, logits = clean.clone(), oracle.predict(clean, everyone)
         tally.forwards += 1
         labels = logits.argmax(dim=1) if labels is None else labels
-        wrong, asked = oracle.confirm(clean, labels, is_missed(logits, labels))
+        wrong, asked = oracle.confirm(clean, labels, is_missed(logits, labels), everyone)
         tally.forwards += asked.long()
-        everyone = torch.arange(len(clean), device=clean.device)
         tally.saw(everyone, wrong)
         tally.places[everyone] = places[:, 0]
         returned = wrong.clone()
@@ -505,7 +506,7 @@ class Patch(Attack):
         for step in range(self.steps + 1):
             points = state.points.detach().requires_grad_(step < self.steps)
             logits, losses = self._ask(oracle, points, state, last=step == self.steps)
-            wrong, asked = oracle.confirm(points.detach(), state.labels, is_missed(logits, state.labels))
+            wrong, asked = oracle.confirm(points.detach(), state.labels, is_missed(logits, state.labels), state.rows)
             tally.count(state.rows, forwards=1 + asked.long())
             tally.saw(state.rows, wrong)
             first = torch.where(per_sample(wrong & ~state.fell, state.points), state.points, state.first)
@@ -530,7 +531,7 @@ class Patch(Attack):
 
     def _ask(self, oracle: Oracle, points: Tensor, state: _PatchClimb, last: bool) -> tuple[Tensor, Tensor]:
         if last or self.loss == "ce":
-            logits = oracle.predict(points) if last else oracle(points)
+            logits = (oracle.predict if last else oracle)(points, state.rows)
             return logits, cross_entropy(logits, state.labels)
         logits, drawn = oracle.drawn_to(points, state.boxes, self.loss == "kq-cls")
         return logits, cross_entropy(logits, state.labels) + drawn

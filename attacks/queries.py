@@ -38,7 +38,7 @@ class SPSA(Attack):
         lr: Adam's step size, in the unit of the images.
         delta: half the width of the differences, in the same unit.
         directions: random signs v per step.
-        loss: "ce", "margin", "dlr" or "pma", the margin of probabilities.
+        loss: "ce", "margin", "dlr", "pma" (the margin of probabilities) or "bce" (`LOSSES`).
         gradient_at: "iterate" is the attack. "doubled-input" estimates the gradient at twice the clean image at every
             step, never at the point reached: a known error of CleverHans' PyTorch code (its issue 1249) that went into
             published figures, kept to reproduce them and for nothing else.
@@ -73,8 +73,8 @@ class SPSA(Attack):
 
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         if labels is None:
-            batches = torch.split(clean, self._rows(clean, oracle))
-            labels = torch.cat([oracle.predict(batch).argmax(dim=1) for batch in batches])
+            batches = torch.split(torch.arange(len(clean), device=clean.device), self._rows(clean, oracle))
+            labels = torch.cat([oracle.predict(clean[rows], rows).argmax(dim=1) for rows in batches])
             tally.forwards += 1
         ball = self.threat.ball(clean)
         points = ball.random_start(rng, "spsa/start") if self.random_start else clean.clone()
@@ -99,23 +99,26 @@ class SPSA(Attack):
         batch = torch.empty_like(centre[:1].expand(most, *centre.shape[1:]), memory_format=_memory_format(centre))
         everyone = torch.arange(len(centre), device=centre.device)
         for rows in torch.split(everyone, most // (2 * width)):
-            draws, around, classes = rng.take(rows), centre[rows], labels[rows]
+            draws, around = rng.take(rows), centre[rows]
             for first in range(0, self.directions, width):
                 shape = (min(width, self.directions - first), *centre.shape[1:])
                 signs = draws.signs(shape, purpose, first).to(centre)
-                slopes = self._slopes(oracle, around, signs, classes, batch)
+                slopes = self._slopes(oracle, around, signs, [labels[rows], rows], batch)
                 gradient[rows] += torch.bmm(slopes[:, None], signs.flatten(2)).reshape(around.shape)
         return gradient.div_(self.directions)
 
-    def _slopes(self, oracle: Oracle, around: Tensor, signs: Tensor, labels: Tensor, batch: Tensor) -> Tensor:
-        """Return the slopes (b, d) of the loss at `around` (b, ...) along `signs`, 0 where not finite; fill `batch`."""
+    def _slopes(self, oracle: Oracle, around: Tensor, signs: Tensor, of: list[Tensor], batch: Tensor) -> Tensor:
+        """Return the slopes (b, d) of the loss at `around` (b, ...) along `signs`, 0 where not finite; fill `batch`.
+        of: labels and rows of the samples."""
         with torch.inference_mode():
             batch = batch[: 2 * signs.shape[0] * signs.shape[1]]
             pairs = batch.view(2, *signs.shape)
             torch.add(around[:, None], signs, alpha=self.delta, out=pairs[0])
             torch.sub(around[:, None], signs, alpha=self.delta, out=pairs[1])
-            classes = labels[None, :, None].expand(*pairs.shape[:3], *labels.shape[1:]).flatten(0, 2)
-            logits = torch.cat([oracle(rows) for rows in torch.split(batch, self._rows(around, oracle))])
+            size, wide = self._rows(around, oracle), pairs.shape[:3]
+            classes, samples = (each[None, :, None].expand(*wide, *each.shape[1:]).flatten(0, 2) for each in of)
+            parts = zip(torch.split(batch, size), torch.split(samples, size), strict=True)
+            logits = torch.cat([oracle(*part) for part in parts])
             up, down = LOSSES[self.loss](logits, classes).to(around.dtype).view(pairs.shape[:3])
             slopes: Tensor = (up - down).div_(2 * self.delta).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
         return slopes.clone()
@@ -164,7 +167,7 @@ class Square(QueuedAttack):
         queries: the most for each run, after the one for its start.
         p_init: share of pixels in the first squares.
         restarts: runs from different starts, each on the samples that still stand.
-        loss: "margin" or "ce".
+        loss: "margin", "ce" or "bce".
         rescale_schedule: shrink the squares over `queries`, otherwise over 10000.
         early_stop: a sample leaves at its first wrong prediction. Otherwise its run goes on, and its best point is
             returned.
@@ -185,7 +188,7 @@ class Square(QueuedAttack):
     stage = "square"
 
     def __post_init__(self) -> None:
-        one_of(("margin", "ce"), self, "loss")
+        one_of(("margin", "ce", "bce"), self, "loss")
         at_least(1, self, "queries", "restarts")
         above_0(self, "p_init", share=True)
 
@@ -229,7 +232,7 @@ class Square(QueuedAttack):
         tried = s.points if all(begins) else torch.cat([self._proposal(s, later) for later in range(ahead)])
         if any(begins):
             tried = torch.where(per_sample(s.step == 0, tried), s.points, tried)
-        s, used = self._choose(front, s, tried, front.oracle.predict(tried))
+        s, used = self._choose(front, s, tried, front.oracle.predict(tried, s.rows.repeat(len(tried) // len(s))))
         front.tally.count(s.rows, forwards=used)
         flags = torch.stack((s.wrong.long(), used)).tolist()  # one wait for the device
         broken, made = [bool(fell) for fell in flags[0]], flags[1]
@@ -409,8 +412,9 @@ class _Decisions:
         self.front.tally.count(rows, forwards=count)
         labels = self.front.labels[rows].repeat_interleave(count, dim=0)
         points = points.flatten(0, 1).contiguous(memory_format=self.memory_format)
-        parts = zip(torch.split(points, self.most), torch.split(labels, self.most), strict=True)
-        missed = [is_missed(self.front.oracle.predict(some), theirs) for some, theirs in parts]
+        samples = torch.split(rows.repeat_interleave(count), self.most)
+        parts = zip(torch.split(points, self.most), samples, torch.split(labels, self.most), strict=True)
+        missed = [is_missed(self.front.oracle.predict(*some), theirs) for *some, theirs in parts]
         return torch.cat(missed).view(-1, count)
 
 

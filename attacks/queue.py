@@ -115,7 +115,7 @@ class AttackState:
         self.batch_size = oracle.batch_size or len(clean)
         self.ends = clean.clone()
         everyone = torch.arange(len(clean), device=clean.device)
-        self.logits = torch.cat([oracle.predict(clean[rows]) for rows in torch.split(everyone, self.batch_size)])
+        self.logits = torch.cat([oracle.predict(clean[rows], rows) for rows in torch.split(everyone, self.batch_size)])
         self.tally.count(everyone, forwards=1)
         self.labels = self.logits.argmax(dim=1) if labels is None else labels
         count = self.logits.shape[1]
@@ -150,7 +150,7 @@ class AttackState:
             standing = upload([row for row, stands in enumerate(self.standing) if stands], order.device)
             for rows in torch.split(standing, self.batch_size):
                 points = self.clean[rows].requires_grad_()
-                logits, distances = self.oracle(points), []
+                logits, distances = self.oracle(points, rows), []
                 for target in order[rows].unbind(dim=1):
                     gap = margin_targeted(logits, self.labels[rows], target)
                     slope = input_gradient(gap, points, more=True).flatten(1)
@@ -174,7 +174,7 @@ class AttackState:
         """Return which of the points that were `seen` to be wrong (n,) are wrong, asking the judge if there is one."""
         if not self.oracle.judged:
             return seen
-        confirmed, asked = self.oracle.confirm(points, self.labels[rows], seen)
+        confirmed, asked = self.oracle.confirm(points, self.labels[rows], seen, rows)
         self.tally.count(rows, forwards=asked.long())
         self.doubts.index_add_(0, rows, (asked & ~confirmed).long())
         return confirmed

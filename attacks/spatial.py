@@ -193,15 +193,16 @@ class Spatial(_Moves, Attack):
         assert isinstance(tally, _Tally)
         moves, size = self.moves_of(clean, rng), oracle.batch_size or len(clean)
         if labels is None:
-            labels = torch.cat([oracle.predict(part) for part in torch.split(clean, size)]).argmax(dim=1)
+            every = torch.split(torch.arange(len(clean), device=clean.device), size)
+            labels = torch.cat([oracle.predict(clean[part], part) for part in every]).argmax(dim=1)
             tally.forwards += 1
 
         def judge(rows: Tensor, tried: Tensor) -> tuple[Tensor, Tensor]:
             losses, wrong = [], []
             for part, ways in zip(torch.split(rows, size), torch.split(tried, size), strict=True):
                 points = self.moved(clean[part], ways)
-                logits = oracle.predict(points)
-                fails, asked = oracle.confirm(points, labels[part], is_missed(logits, labels[part]))
+                logits = oracle.predict(points, part)
+                fails, asked = oracle.confirm(points, labels[part], is_missed(logits, labels[part]), part)
                 tally.count(part, forwards=1 + asked.long())
                 losses.append(cross_entropy(logits, labels[part]).to(clean))
                 wrong.append(fails)

@@ -227,13 +227,14 @@ def _spectrum(phases: Tensor, middle: Tensor, side: int, power: Tensor) -> Tenso
 
 
 class _Spectral(OfBar):
-    """Draws: `phases` (C, S, S // 2), `middle` (C, S // 2)."""
+    """Draws: `phases` (C, S, S // 2), `middle` (C, S // 2); C is 1, or the image's channels."""
 
-    channels = 1
+    of_each_channel = False
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         side = max(shape[-2:])
-        sizes = {"phases": (self.channels, side, side // 2), "middle": (self.channels, side // 2)}
+        channels = shape[0] if self.of_each_channel else 1
+        sizes = {"phases": (channels, side, side // 2), "middle": (channels, side // 2)}
         return Draws(severity, {name: rng.uniform(size, name) for name, size in sizes.items()})
 
     def noise(self, images: Tensor, draws: Draws) -> Tensor:
@@ -265,7 +266,7 @@ class BlueNoiseSample(_Spectral):
 class BrownishNoise(_Spectral):
     """Noise of low frequencies, each channel its own."""
 
-    name, highest, channels = "brownish_noise", 64.0, 3
+    name, highest, of_each_channel = "brownish_noise", 64.0, True
 
     def power(self, distance: Tensor) -> Tensor:
         return 1 / (distance**2 + 1)

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from .constants import PRESETS, SEVERITIES
+from .constants import NEEDS_COLOUR, PRESETS, SEVERITIES
 from .filters import from_bytes
 
 
@@ -137,7 +137,8 @@ class Corruption(ABC):
         """Corrupt a batch. The benchmark is defined on 8-bit images: floating ones are rounded to 256 levels first.
 
         Args:
-            images: (B, 3, H, W), 16x16 or larger, uint8 or floating in [0, 1].
+            images: (B, 3, H, W), 16x16 or larger, uint8 or floating in [0, 1]; unless the corruption `NEEDS_COLOUR`, of
+                any number of channels.
             severity: 1 to 5.
             rng: where random numbers come from; None: torch's global generator.
 
@@ -150,7 +151,7 @@ class Corruption(ABC):
         """
         if isinstance(severity, bool) or not isinstance(severity, int) or severity not in SEVERITIES:
             raise ValueError(f"severity {severity!r}: expected a whole number from 1 to 5")
-        pixels = as_bytes(images)
+        pixels = as_bytes(images, 3 if self.name in NEEDS_COLOUR else 0)
         if not len(pixels):
             return images.clone()
         rng = rng or TorchRng(len(images), images.device)
@@ -186,13 +187,13 @@ def as_batch(images: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
     raise TypeError(f"images are {type(images).__name__}; expected {kinds}")
 
 
-def as_bytes(images: Tensor) -> Tensor:
-    """Return images (B, 3, H, W) as uint8. See `Corruption.__call__` for what is refused."""
+def as_bytes(images: Tensor, channels: int = 3) -> Tensor:
+    """Return images (B, C, H, W) as uint8. channels: C; 0 for any. See `Corruption.__call__` for what is refused."""
     if not isinstance(images, Tensor):
         raise TypeError(f"images are {type(images).__name__}; expected a torch tensor (B, 3, H, W)")
     if images.dtype != torch.uint8 and not images.is_floating_point():
         raise TypeError(f"images are {images.dtype}; expected uint8, or floating in [0, 1]")
-    if images.ndim != 4 or images.shape[1] != 3:
+    if images.ndim != 4 or images.shape[1] not in (channels or images.shape[1],):
         raise ValueError(f"images have the shape {tuple(images.shape)}; expected (B, 3, H, W), RGB")
     if min(images.shape[2:]) < SMALLEST:
         size = "x".join(map(str, images.shape[2:]))

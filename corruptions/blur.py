@@ -118,8 +118,8 @@ class GlassBlur(Corruption):
 
         def shuffled(part: Tensor, offsets: Tensor) -> Tensor:
             start = gaussian_blur(part, sigma)
-            source = glass_walk(offsets, reach, (part.shape[-2], part.shape[-1]))
-            return gaussian_blur(start.flatten(2).gather(2, source[:, None].expand(-1, 3, -1)).view_as(start), sigma)
+            source = glass_walk(offsets, reach, (part.shape[-2], part.shape[-1]))[:, None].expand(-1, part.shape[1], -1)
+            return gaussian_blur(start.flatten(2).gather(2, source).view_as(start), sigma)
 
         return by_parts(shuffled, images, draws["offsets"])
 

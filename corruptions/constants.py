@@ -137,3 +137,10 @@ CIFAR: Table = {
 
 PRESETS: dict[str, Table] = {"imagenet": IMAGENET, "cifar": CIFAR}
 SEVERITIES = (1, 2, 3, 4, 5)
+NEEDS_COLOUR = frozenset(
+    [
+        *("snow", "frost", "brightness", "saturate", "spatter", "jpeg_compression", "plasma_noise"),
+        *("transverse_chromatic_abberation", "mosaic", "glitched", "vertical_lines", "geometric_shapes", "stickers"),
+    ]
+)
+"""Those that are defined on RGB alone; the others do the same to each channel, however many."""

@@ -138,7 +138,10 @@ class JpegCompression(Corruption):
 
 
 def _with_pillow(images: Tensor, function: Callable[[Image.Image], Image.Image]) -> Tensor:
-    """Apply `function` to each image, (B, 3, H, W) uint8, in as many threads as torch may use."""
+    """Apply `function` to each image, (B, 3, H, W) uint8, in as many threads as torch may use; of another number of
+    channels to each channel."""
+    if images.shape[1] not in (1, 3):
+        return _with_pillow(images.flatten(0, 1)[:, None], function).view(images.shape)
     arrays = images.cpu().numpy()
     results = np.empty(arrays.shape, np.uint8)  # rows together, however those of the input lie
 
@@ -258,5 +261,5 @@ def mirrored(first: Tensor, size: int, outermost: bool = True) -> tuple[Tensor, 
 
 def pixels_at(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Return (B, 3, H, W): for each position the pixel in this row and column, both (B, H, W) whole float32 numbers."""
-    index = (rows.long() * images.shape[-1] + columns.long()).flatten(1)[:, None].expand(-1, 3, -1)
-    return images.flatten(2).gather(2, index).view(len(images), 3, *rows.shape[-2:])
+    index = (rows.long() * images.shape[-1] + columns.long()).flatten(1)[:, None].expand(-1, images.shape[1], -1)
+    return images.flatten(2).gather(2, index).view(*images.shape[:2], *rows.shape[-2:])

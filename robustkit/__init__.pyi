@@ -13,9 +13,11 @@ from .report.refresh import report as report
 from .report.run import Run as Run
 from .results.compared import compare as compare
 from .results.methods import compare_methods as compare_methods
+from .slices.detection.plan import detection as detection
 from .slices.features.plan import features as features
 from .slices.gallery.drawing import cam as cam
 from .slices.inspect.inspection import inspect as inspect
+from .slices.multilabel.plan import multilabel as multilabel
 from .slices.paper.plan import plan as plan
 from .slices.paper.table import table as table
 from .slices.series.plan import series as series

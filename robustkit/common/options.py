@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ProtocolError
+from .preprocessing import MOST_CHANNELS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,16 +109,37 @@ def read_several(values: Any, name: str) -> Any:
     return values or None
 
 
-def read_triple(text: str | None, name: str) -> tuple[float, ...] | None:
+def read_channels(text: str | None, name: str) -> tuple[float, ...] | None:
+    """Return one number, or one for each of up to 16 channels."""
     if text is None:
         return None
     try:
         values = tuple(float(part) for part in text.replace(",", " ").split())
     except ValueError:
         values = ()
-    if len(values) not in (1, 3):
-        raise ProtocolError(f"--{name} {text!r}: expected one or three numbers, such as '0.485 0.456 0.406'")
-    return values * 3 if len(values) == 1 else values
+    if not 0 < len(values) <= MOST_CHANNELS:
+        raise ProtocolError(f"--{name} {text!r}: expected one number for all channels, or one for each, at most 16")
+    return values
+
+
+def read_range(text: str | None, name: str) -> tuple[float, float] | None:
+    """Return the ends of a range."""
+    low, high, *more = (*(read_channels(text, name) or ()), None, None) if text is not None else (None, None)
+    if text is None:
+        return None
+    if low is None or high is None or any(each is not None for each in more) or not low < high < math.inf:
+        raise ProtocolError(f"--{name.replace('_', '-')} {text!r}: expected two rising numbers, such as 0,10000")
+    return low, high
+
+
+def read_places(text: str | None, name: str) -> tuple[int, ...] | None:
+    """Return three channels, from 1, or one."""
+    if text is None:
+        return None
+    parts = text.replace(",", " ").split()
+    if len(parts) not in (1, 3) or not all(part.isascii() and part.isdecimal() and int(part) for part in parts):
+        raise ProtocolError(f"--{name} {text!r}: expected one channel or three, counted from 1, such as 3,2,1")
+    return tuple(map(int, parts if len(parts) == 3 else parts * 3))
 
 
 def read_output(text: str | None, name: str) -> int | str | None:
@@ -158,4 +181,4 @@ def text_of_value(value: Any, read: Callable[[Any, str], Any] | None = None) -> 
     return _SEPARATORS.get(read, ",").join(map(str, value))
 
 
-_SEPARATORS: dict[Any, str] = {read_sides: "x", read_triple: " ", read_numbers: " "}
+_SEPARATORS: dict[Any, str] = {read_sides: "x", read_channels: " ", read_numbers: " "}

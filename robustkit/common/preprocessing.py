@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LARGEST_SIDE = 2048  # Pixels: the largest side of inputs that a file may ask for
+MOST_CHANNELS = 16  # Of an image
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # Mean and std of the training images of ImageNet
 INCEPTION = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 """Mean and std that map pixels to [-1, 1], as Inception and timm's augreg ViTs have them."""
@@ -43,6 +44,7 @@ class Preprocessing:
     mean, std: per channel, applied inside the model to pixels in [0, 1].
     interpolation: one of `INTERPOLATIONS`.
     crop_pct: the image is resized to floor(size / crop_pct) before the crop, as timm does.
+    value_range: what 0 and 1 stand for in a file; None for that of its 8 or 16 bits.
     crop_mode: 'center' (short side resized, centre cropped, half a pixel rounded to even), 'center-floor' (rounded
         down, as transformers does), 'squash' (resized to both sides) or 'border'.
     """
@@ -53,6 +55,16 @@ class Preprocessing:
     interpolation: str = "bicubic"
     crop_pct: float = 0.875
     crop_mode: str = "center"
+    value_range: tuple[float, float] | None = None
+
+    @property
+    def channels(self) -> int:
+        return len(self.mean)
+
+    @property
+    def is_rgb(self) -> bool:
+        """Whether images are read as 8-bit RGB, whatever their file holds."""
+        return self.channels == 3 and self.value_range is None
 
     @classmethod
     def standardised(cls, mean: tuple[float, ...], std: tuple[float, ...]) -> Preprocessing:
@@ -81,6 +93,8 @@ def texts_of(values: Mapping[str, Any], numbers: Callable[[Sequence[float]], str
     size, crop = "{}x{} pixels".format(*values["input_size"]), f"crop {numbers([values['crop_pct']])}"
     of_images = {"input_size": size, "interpolation": str(values["interpolation"]), "crop_pct": crop}
     of_images["crop_mode"] = str(values["crop_mode"])
+    if values.get("value_range"):
+        of_images["value_range"] = "values {:g} to {:g}".format(*values["value_range"])
     statistics = {name: f"{name} {numbers(values[name])}" for name in ("mean", "std")}
     return {**(of_images if any(values["input_size"]) else {}), **statistics}
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from ..common.files import lines_of, reason_of
 from ..common.names import IN_MEMORY, held_object
+from ..common.preprocessing import Preprocessing
 from ..errors import BadImageError, DataError, unknown
 from . import shapes
 from .class_names import (
@@ -29,7 +30,7 @@ from .class_names import (
     order_assumed,
     places_by_name,
 )
-from .images import encode_png, has_broken_exif, read_image
+from .images import encode_png, has_broken_exif, read_image, to_pixels
 from .layouts import LAYOUTS, LayoutQuestion, Sample, label_images
 from .shapes import CLASSES, Changed
 from .sources import (
@@ -47,6 +48,9 @@ from .sources import (
     list_zip,
     read_cifar,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PREFIX = "pairs:"
 SIDE = 512  # pixels of the square
@@ -223,6 +227,18 @@ class Dataset:
             raise BadImageError(f"{sample.id}: nothing is left of {image.width}x{image.height} without its border")
         return image.crop((self.border, self.border, image.width - self.border, image.height - self.border))
 
+    def pixels(self, sample: Sample, preprocessing: Preprocessing) -> Tensor:
+        """Return what a model takes of an image, (C, H, W): uint8, or float32 in [0, 1] where it is no 8-bit RGB."""
+        if preprocessing.is_rgb:
+            return to_pixels(self.image(sample), preprocessing, sample.id)
+        from .channels import channel_pixels
+
+        held = self.source.array(sample.id)
+        if held is None:
+            return channel_pixels(self.read(sample), preprocessing, sample.id, self.border)
+        ends = None if held.dtype == np.uint8 else (0.0, 1.0)
+        return channel_pixels(held, replace(preprocessing, value_range=ends), sample.id)
+
     def mask(self, sample: Sample) -> Mask | None:
         """Return (H, W) uint8 in the image's own pixels, 1 on the labelled object; None without masks."""
         return self.source.mask(sample.id)
@@ -359,6 +375,7 @@ def open_dataset(
     class_names: Sequence[str] | None = None,
     named_only: bool = False,
     border: int = 0,
+    arrays: bool = False,
 ) -> Dataset:
     """Open a folder, a .zip or 'embedded:shapes' and label its images; 'pairs:' before it shows two side by side.
 
@@ -366,6 +383,7 @@ def open_dataset(
     labels_csv, real_labels: a table of labels; ReaL's JSON. num_classes, class_names: what the model says about its
     outputs; with them a partial or foreign set of class folders is mapped or refused instead of guessed. named_only:
     leave folders out that class_names do not name. border: pixels to cut off each side of an image.
+    arrays: whether .npy files are images, too.
     Raises DataError, one line, for anything that is not clearly a labelled set of images.
     """
     text = str(spec)
@@ -390,7 +408,7 @@ def open_dataset(
     batches = next((p for p in (path, path / "cifar-10-batches-py") if (p / "test_batch").is_file()), None)
     if layout == "cifar10" or (layout is None and batches is not None):
         return _cifar(path, batches, split or "test", num_classes, class_names)
-    listing = list_folder(path) if path.is_dir() else list_zip(path)
+    listing = list_folder(path, arrays) if path.is_dir() else list_zip(path, arrays)
     if not listing.images:
         if listing.notes:
             raise DataError(f"{path}: no readable images in it; {'; '.join(listing.notes)}")

@@ -67,7 +67,7 @@ def read_image(data: bytes, name: str) -> Image.Image:
     pixels (40 million of WebP, AVIF, progressive JPEG, floats and 16 bits of grey). Safe to call from many threads.
     Pillow's own warnings about odd files are silenced from the first call on.
     """
-    return _decoded(data, name, to_rgb)
+    return decoded(data, name, to_rgb)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def object_mask(data: bytes, name: str, void: bool = False) -> ObjectMask:
     soft, on both sides of half of the range, it is the upper half. BadImageError for colours, transparency, floats, and
     numbers that may mean several things.
     """
-    numbers, labels = _decoded(data, name, _to_numbers)
+    numbers, labels = decoded(data, name, _to_numbers)
     if not labels and data.startswith(b"\x89PNG"):
         numbers //= _stretched(data)
     values: list[int] = np.unique(numbers).tolist()
@@ -157,7 +157,7 @@ def object_mask(data: bytes, name: str, void: bool = False) -> ObjectMask:
 
 def _to_numbers(image: Image.Image, name: str) -> tuple[npt.NDArray[Any], bool]:
     """Return the numbers of a mask, upright, in 8 or 16 bits, and whether they are labels: those of a palette."""
-    image = _upright(image)
+    image = upright(image)
     if image.mode.startswith("I"):
         numbers: npt.NDArray[Any] = np.asarray(image)
         if numbers.min() < 0 or numbers.max() > 65535:
@@ -200,7 +200,7 @@ def read_index_mask(data: bytes, name: str) -> npt.NDArray[np.int32]:
     4 bits over 0 … 255. Raises BadImageError as `read_image` does, and for pixels of more than one number (colours, an
     alpha channel) and floats, and for files whose numbers Pillow does not give (JPEG, PGM, some TIFF).
     """
-    values = _decoded(data, name, _to_indices)
+    values = decoded(data, name, _to_indices)
     if data.startswith(b"\x89PNG"):
         values //= _stretched(data)
     return values
@@ -215,6 +215,11 @@ def to_pixels(image: Image.Image, preprocessing: Preprocessing, name: str = "the
         thin = f"{image.width} x {image.height} pixels: too narrow, since resized it would be {width} x {height}"
         raise BadImageError(f"{name}: {thin}, at most {MAX_RESIZED // 1_000_000} million pixels are supported; crop it")
     return _transform(preprocessing)(image)
+
+
+def unit_pixels(pixels: Tensor) -> Tensor:
+    """Return what a model takes of an image in float32 on [0, 1]: of 8 bits scaled, floats as they are."""
+    return pixels if pixels.is_floating_point() else to_unit_range(pixels)
 
 
 def to_unit_range(levels: Tensor) -> Tensor:
@@ -271,7 +276,7 @@ def encode_png(pixels: npt.NDArray[np.uint8]) -> bytes:
     return png
 
 
-def _decoded(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
+def decoded(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
     if not data:
         raise BadImageError(f"{name}: the file is empty (0 bytes); expected an image")
     _quiet_pillow()
@@ -294,7 +299,7 @@ def _decoded(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
         raise BadImageError(f"{name}: broken image: {message}") from None
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def upright(image: Image.Image) -> Image.Image:
     turn = turn_of(image)
     return image if turn is None else image.transpose(turn)
 
@@ -312,7 +317,7 @@ def turn_of(image: Image.Image) -> Image.Transpose | None:
 
 
 def to_rgb(image: Image.Image, name: str) -> Image.Image:
-    image = _upright(image)
+    image = upright(image)
     if image.mode.startswith("I"):  # I;16, I;16B, I;16L, I
         values: npt.NDArray[Any] = np.asarray(image)
         if values.min() < 0 or values.max() > 65535:
@@ -336,7 +341,7 @@ def _to_indices(image: Image.Image, name: str) -> npt.NDArray[np.int32]:
         inverted, bits = image.tag_v2.get(262) == 0, image.tag_v2.get(258, (1,))[0]  # white is zero; bits per sample
         if inverted or bits in (2, 4):
             raise BadImageError(f"{name}: a TIFF of {bits} bits{', white is zero' * inverted}; {remedy}")
-    return np.asarray(_upright(image)).astype(np.int32)
+    return np.asarray(upright(image)).astype(np.int32)
 
 
 def _quiet_pillow() -> None:

@@ -7,6 +7,7 @@ labels as indexing gives them, not as an attribute says.
 from __future__ import annotations
 
 import hashlib
+import io
 import operator
 import threading
 from collections import Counter, OrderedDict
@@ -32,6 +33,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from ..common.preprocessing import MOST_CHANNELS
 from ..errors import BadImageError, DataError
 from .dataset import Dataset
 from .images import encode_png, to_rgb, turn_of
@@ -85,19 +87,30 @@ class MemorySource(DataSource):
         return {sample_id: place for place, sample_id in enumerate(self.ids)}
 
     def read(self, sample_id: str) -> bytes:
-        """Return an image as a PNG. Raises DataError where it is another one than at the first reading."""
+        """Return an image as a PNG, of other channels than RGB as .npy. Raises DataError where it is another one than
+        at the first reading."""
         pixels = self.sample(self.places[sample_id])[0]
         if isinstance(pixels, BadImageError):
             raise pixels
-        return encode_png(pixels)
+        if pixels.shape[2] == 3:
+            return encode_png(pixels)
+        stream = io.BytesIO()
+        np.save(stream, pixels, allow_pickle=False)
+        return stream.getvalue()
 
-    def sample(self, place: int) -> tuple[NDArray[np.uint8] | BadImageError, NDArray[Any], Any]:
-        """Return the pixels of a position, (H, W, 3), or why there are none; what stands for its label; and what was
+    def array(self, sample_id: str) -> NDArray[Any]:
+        pixels = self.sample(self.places[sample_id])[0]
+        if isinstance(pixels, BadImageError):
+            raise pixels
+        return pixels
+
+    def sample(self, place: int) -> tuple[NDArray[Any] | BadImageError, NDArray[Any], Any]:
+        """Return the pixels of a position, (H, W, C), or why there are none; what stands for its label; and what was
         its image. Raises DataError, also where one of them is another than at the first reading."""
         name = f"image {self.ids[place]}"
         with _faults_of(f"{name}: the data set"):
             image, label = self.single(place)
-        pixels: NDArray[np.uint8] | BadImageError
+        pixels: NDArray[Any] | BadImageError
         try:
             pixels = image_pixels(image, name)
         except BadImageError as fault:  # a picture that is cut off is a row without a prediction
@@ -288,9 +301,10 @@ def _of_one_hot(values: NDArray[Any], name: str) -> NDArray[Any]:
     return np.asarray(values.argmax(axis=axes[0]))
 
 
-def image_pixels(image: Any, name: str) -> NDArray[np.uint8]:
-    """Return an image as (H, W, 3) uint8; a picture as one from a file: upright, and scaled where it has other than 8
-    bits. Raises DataError for another shape, and for values outside [0, 1]."""
+def image_pixels(image: Any, name: str) -> NDArray[Any]:
+    """Return an image as (H, W, C): of three channels in uint8, of others as it is, uint8 or float32 in [0, 1]. A
+    picture is as one from a file: upright, and scaled where it has other than 8 bits. Raises DataError for another
+    shape, and for values outside [0, 1]."""
     if isinstance(image, Image.Image):
         try:
             return np.asarray(to_rgb(image, name))
@@ -304,13 +318,16 @@ def image_pixels(image: Any, name: str) -> NDArray[np.uint8]:
         array = (image.float() if image.is_floating_point() else image).detach().cpu().numpy()
     else:
         array = np.asarray(image)
-    if array.ndim != 3 or 3 not in (array.shape[0], array.shape[-1]):
+    first, last = (array.shape[0], array.shape[-1]) if array.ndim == 3 else (0, 0)
+    some = range(1, MOST_CHANNELS + 1)
+    if array.ndim != 3 or not (3 in (first, last) or first in some or (last in some and not isinstance(image, Tensor))):
         batch = " (a batch? give its images one by one, or the DataLoader itself)" if array.ndim == 4 else ""
-        usual = "expected (3, H, W), (H, W, 3) or a Pillow image, in colour"
+        usual = "expected (C, H, W), (H, W, C) or a Pillow image, of 1 to 16 channels"
         raise DataError(f"{name} has shape {array.shape}{batch}; {usual}")
-    if isinstance(image, Tensor) and array.shape[0] != 3:
+    if isinstance(image, Tensor) and last == 3 and first != 3:
         raise DataError(f"{name} is a tensor {tuple(array.shape)}; expected (3, H, W): permute its channels")
-    array = array.transpose(1, 2, 0) if array.shape[-1] != 3 or isinstance(image, Tensor) else array
+    channels_last = last == 3 or (first != 3 and last in some)
+    array = array if channels_last and not isinstance(image, Tensor) else array.transpose(1, 2, 0)
     if array.dtype == np.uint8 and array.size:
         return np.ascontiguousarray(array)
     if not array.size or array.dtype.kind not in "buif":
@@ -319,6 +336,8 @@ def image_pixels(image: Any, name: str) -> NDArray[np.uint8]:
     if not (array.dtype.kind == "f" and 0 <= low <= high <= 1):
         instead = "leave out Normalize, and give mean= and std= of the model; uint8 images go from 0 to 255"
         raise DataError(f"{name} is {array.dtype} from {low:.4g} to {high:.4g}; expected floats in [0, 1]: {instead}")
+    if array.shape[2] != 3:
+        return np.ascontiguousarray(array, dtype=np.float32)
     levels: NDArray[np.uint8] = np.rint(array * 255).astype(np.uint8)
     return levels
 

@@ -72,6 +72,10 @@ class DataSource:
         """Return the whole image file. Raises BadImageError, with the id, when it cannot be read."""
         raise NotImplementedError
 
+    def array(self, sample_id: str) -> Any:
+        """Return the values of an image as an array (H, W, C), where it is no file; else None."""
+        return None
+
     def mask(self, sample_id: str) -> Mask | None:
         """Return (H, W) uint8, 1 on the labelled object, in the pixels of the image file."""
         return None
@@ -152,13 +156,14 @@ def _shape(sample_id: str) -> Shape:
 @dataclass
 class _Contents:
     images: list[str] = field(default_factory=list)
+    arrays: bool = False  # whether these are images, too
     unprintable: int = 0
     others: list[str] = field(default_factory=list)  # images by their content or suffix that are not read
 
     def take(self, name: str, head: Callable[[], bytes]) -> None:
         last = name.rpartition("/")[2].lower()
         suffix = PurePosixPath(last).suffix
-        is_image = is_image_name(last)
+        is_image = is_image_name(last) or (self.arrays and last.endswith(".npy"))
         if not is_image:
             first = head()
             is_image = not suffix and bool(_MAGIC.match(first))
@@ -185,9 +190,9 @@ def is_image_name(name: str) -> bool:
     return name.lower().endswith((*SUFFIXES, *_ALSO))
 
 
-def list_folder(root: Path) -> Listing:
+def list_folder(root: Path, arrays: bool = False) -> Listing:
     """List all images under `root`, through links but not their loops, without hidden files and those of systems."""
-    contents, folders, unreadable = _Contents(), list[str](), list[str]()
+    contents, folders, unreadable = _Contents(arrays=arrays), list[str](), list[str]()
     todo = [("", str(root), frozenset[tuple[int, int]]())]
     while todo:
         prefix, path, parents = todo.pop()
@@ -231,11 +236,11 @@ def _head_of(entry: os.DirEntry[str]) -> bytes:
         return b""
 
 
-def list_zip(path: Path) -> Listing:
+def list_zip(path: Path, arrays: bool = False) -> Listing:
     """List all images in a zip. Raises DataError if it is not a zip, is encrypted, or a member points outside."""
     archive, members = _open_zip(str(path), os.getpid())
     names = [name for name in members if not any(_ignored(part) for part in name.split("/"))]
-    contents = _Contents()
+    contents = _Contents(arrays=arrays)
     for name in names:
         contents.take(name, partial(_head_in, archive, members[name]))
     folders = {name.rpartition("/")[0] for name in names} - {""}

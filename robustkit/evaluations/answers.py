@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..common.determinism import float32, hash_values, seeded
 from ..data.dataset import Sample
-from ..data.images import to_unit_range
+from ..data.images import unit_pixels
 from ..errors import BadImageError, RobustkitError
 from ..models.identity import Classifier
 from ..runs.manifest import AnswersEntry
@@ -35,7 +35,7 @@ Question = Callable[[Tensor], tuple[Tensor, Tensor]]
 def ask_image(classifier: Classifier, raw: Tensor) -> tuple[Tensor, Tensor]:
     """Return pixels (1, 3, H, W) of (3, h, w) uint8, at most as large as the network's usual input, and the answer."""
     height, width = classifier.identity.preprocessing.input_size
-    pixels = to_unit_range(raw[None, :, :height, :width].to(classifier.mean.device)).requires_grad_()
+    pixels = unit_pixels(raw[None, :, :height, :width].to(classifier.mean.device)).requires_grad_()
     return pixels, in_fast_layout(classifier)(pixels)
 
 

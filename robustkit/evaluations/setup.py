@@ -16,7 +16,6 @@ from torch import Tensor
 from ..attention.fingerprint import Formulas
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset, Sample
-from ..data.images import to_pixels
 from ..errors import BadImageError, ModelError, RobustkitError
 from ..models.setup_check import (
     AS_GIVEN,
@@ -93,7 +92,7 @@ class _Images:
         if (preprocessing.crop_pct, preprocessing.interpolation) == (usual.crop_pct, usual.interpolation):
             return self._pixels[place]
         sample = self.samples[place]
-        return to_pixels(self.supply.dataset.image(sample), preprocessing, sample.id)
+        return self.supply.dataset.pixels(sample, preprocessing)
 
     def batch(self, logits: Tensor, places: Sequence[int]) -> Batch:
         return Batch(logits, [self.samples[place] for place in places], [self.truths[place] for place in places])

@@ -21,8 +21,9 @@ from attacks.attack import Tell
 
 from ..attention.surrogates import can_be_seen, key_loss, surrogates
 from ..common.determinism import SampleRng, float32, lacks_order, ordered, seeded, to_device
+from ..data.channels import looked_at
 from ..data.dataset import Dataset, Sample
-from ..data.images import to_unit_range
+from ..data.images import to_unit_range, unit_pixels
 from ..models.device import CompiledNetwork, free_memory
 from ..models.identity import Classifier, embed
 from ..protocol.card import Card
@@ -126,6 +127,8 @@ class Settings:
     pictures: Mapping[str, str | None] = field(default_factory=dict)
     """Folders that corruptions take parts of pictures from: `frost_dir`, `tiles_dir`."""
     search: torch.dtype | None = None
+    show: tuple[int, ...] = ()
+    """Channels of pictures, from 1; none for the usual ones."""
 
     @property
     def searches_in(self) -> torch.dtype:
@@ -424,16 +427,20 @@ class ImageSubject(EvaluatedModel):
         return in_fast_layout(classifier)
 
     def inputs(self, raw: Tensor) -> Tensor:
-        clean = to_unit_range(raw.to(self.settings.device))
+        clean = unit_pixels(raw.to(self.settings.device))
         if _is_cnn(self.classifier):
             clean = clean.contiguous(memory_format=torch.channels_last)
         return clean if self.card.space == "pixels" else self.classifier.normalize(clean)
 
     def change(self, raw: Tensor, view: Tensor, inputs: Tensor) -> Tensor:
-        return to_unit_range(view.float() - raw.to(view.device).float())
+        difference = view.float() - raw.to(view.device).float()
+        return difference if raw.is_floating_point() else to_unit_range(difference)
 
     def pictures(self, batch: Batch, **parts: Tensor) -> dict[str, Picture]:
         """Return kept pictures by id. parts: as `encode_picture` takes them, batched."""
+        for name in ("image", "delta"):
+            if name in parts:
+                parts[name] = looked_at(parts[name], self.settings.show)
         return {
             sample.id: encode_picture(**{name: values[index] for name, values in parts.items()})
             for index, sample in enumerate(batch.samples)
@@ -451,8 +458,8 @@ def encode_picture(image: Tensor | None = None, delta: Tensor | None = None, hea
 
 
 def as_levels(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Return values as (H, W, 3) or (H, W) uint8."""
-    values = values.detach().cpu()
+    """Return values as (H, W, 3) or (H, W) uint8; of other channels than three the first ones, or grey."""
+    values = looked_at(values.detach().cpu(), ()) if values.ndim == 3 else values.detach().cpu()
     values = values.nan_to_num().clamp(0, 1).mul(255).round().byte() if values.is_floating_point() else values
     array: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = values.numpy()
     return array.transpose(1, 2, 0) if array.ndim == 3 else array

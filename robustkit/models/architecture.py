@@ -214,8 +214,8 @@ def probed_size(network: nn.Module) -> tuple[int, int]:
     raise ModelError(f"{why}; give --img-size N (32 for CIFAR, 224 for most ImageNet models)")
 
 
-def zeros_through(network: nn.Module, size: tuple[int, int]) -> Any:
-    return asked(network, torch.zeros(1, 3, *size))
+def zeros_through(network: nn.Module, size: tuple[int, int], channels: int = 3) -> Any:
+    return asked(network, torch.zeros(1, channels, *size))
 
 
 def asked(network: nn.Module, inputs: Tensor) -> Any:

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..attention.registry import FORMULAS
-from ..common.preprocessing import IMAGENET, INCEPTION, is_real
+from ..common.preprocessing import IMAGENET, INCEPTION, MOST_CHANNELS, is_real
 from ..errors import CheckpointError, ModelError
 
 MOST_CLASSES = 1_000_000
@@ -150,7 +150,7 @@ def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless:
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     _check_family(shapes, headless)
     dim, channels, patch, patch_width = shapes["patch_embed.proj.weight"]
-    if channels != 3 or patch != patch_width:
+    if channels > MOST_CHANNELS or patch != patch_width:
         raise _refusal(f"patches of {channels} channels and {patch} x {patch_width} pixels")
     if dim not in SIZES:
         raise _refusal(f"width {dim}, which is not one of the family's ({', '.join(map(str, SIZES))})")

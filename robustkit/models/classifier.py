@@ -66,6 +66,7 @@ def load(
     output: str | int | None = None,
     text: str | None = None,
     label_map: str | Path | None = None,
+    value_range: Sequence[float] | None = None,
 ) -> Classifier:
     """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH`,
     `onnx:FILE` or `pt2:FILE`.
@@ -105,6 +106,9 @@ def load(
         text: form of the prompts: `written`, or `canonical`, in lower case without punctuation.
         label_map: pool the outputs into fewer classes: a TOML file, `objectnet`, `cue-conflict` or `laion-c`
             (`robustkit.models.label_map`).
+        value_range: what 0 and 1 stand for in the files of images; left out, the range of their 8 or 16 bits. With it,
+            or where the network takes another number of channels than three, files are read as they are
+            (`robustkit.data.channels`), and mean and std are of these channels.
 
     Returns:
         A frozen network of pixels in [0, 1], and what is known about it as `identity`.
@@ -121,9 +125,9 @@ def load(
     if pixels:
         if mean is not None or std is not None:
             raise ModelError("pixels means that the network normalises its own input; leave out mean and std")
-        mean, std = (0.0,) * 3, (1.0,) * 3
+        mean, std = (0.0,), (1.0,)
     words = [str(w) if isinstance(w, str | Path) else None if w is None else tuple(w) for w in (classes, prompts)]
-    rest = words[0], words[1], custom_ops, output, text
+    rest = words[0], words[1], custom_ops, output, text, value_range
     options = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size, *rest)
     refuse_output(spec, options, features)
     if custom_ops is not None and (
@@ -265,6 +269,8 @@ def _from_file(
     if options.num_classes is not None or "num_classes" in metadata:
         claimed = metadata.get("num_classes") if options.num_classes is None else options.num_classes
         kwargs = {**kwargs, "num_classes": check_classes(claimed, checkpoint.path)}
+    if not is_factory(arch) and (channels := _channels_in(checkpoint, arch)) != 3:
+        kwargs = {"in_chans": channels, **kwargs}
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with nullcontext() if is_factory(arch) else Allowance(checkpoint.tensors, checkpoint.path):
             network, filled = build_filled(arch, checkpoint.tensors, kwargs=kwargs, img_size=size)
@@ -293,7 +299,7 @@ def _from_file(
         _check_head(timm_classes, spec)
     classes, outputs = timm_classes or 0, LOGITS
     if not features and not classes:
-        zeros = torch.zeros(1, 3, *preprocessing.input_size)
+        zeros = torch.zeros(1, preprocessing.channels, *preprocessing.input_size)
         network, classes, outputs, more = with_logits(network, zeros, options.output, kwargs.get("num_classes"))
         notes += more
     if not features and options.num_classes not in (None, classes):
@@ -310,6 +316,14 @@ def _from_file(
         outputs=outputs,
     )
     return as_features(Classifier(network, identity)) if features else Classifier(network, identity)
+
+
+def _channels_in(checkpoint: Checkpoint, arch: str) -> int:
+    """Return how many channels the first layer in a file takes, by timm's name of it; 3 where it has none."""
+    first = timm.models.get_pretrained_cfg_value(arch, "first_conv") if timm.is_model(arch) else None
+    names = (f"{first}.weight",) if isinstance(first, str) else ()
+    shapes = [tensor.shape for name, tensor in checkpoint.tensors.items() if name.endswith(names)]
+    return int(shapes[0][1]) if len(shapes) == 1 and len(shapes[0]) == 4 else 3
 
 
 def _check_head(classes: int, spec: str) -> None:

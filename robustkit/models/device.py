@@ -100,13 +100,14 @@ def out_of_memory(fault: BaseException | None) -> bool:
 
 def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype = torch.float32) -> int:
     """Return the power of two at which forward and backward are fastest per image, measured on noise."""
-    side, largest = classifier.identity.preprocessing.input_size, 64 if device.type == "cpu" else 2048
+    p = classifier.identity.preprocessing
+    side, largest = (p.channels, *p.input_size), 64 if device.type == "cpu" else 2048
     best, rate, size = 1, 0.0, 1
     with seeded(device, 0):
         classifier = classifier.to(device)
         try:
             while size <= largest:
-                measured = _rate(classifier, torch.rand(size, 3, *side, device=device), dtype)
+                measured = _rate(classifier, torch.rand(size, *side, device=device), dtype)
                 if measured < _GAIN * rate and size > 8:
                     break
                 if measured > _GAIN * rate:

@@ -468,7 +468,8 @@ def transformers_segmenter(source: ModelFile, spec: str, options: InputOptions, 
         why = f"its processor cuts images, or resizes them by {mode}, which is not supported for segmenters"
         raise CheckpointError(f"{source.path}: {why}; expected height and width, bilinear or bicubic")
     squashed = tuple(size) if size and tiling.window is None else None
-    mean, std = options.mean or settings["mean"], options.std or settings["std"]
+    stated = options.mean or settings["mean"], options.std or settings["std"]
+    mean, std = (tuple(each) * 3 if len(each) == 1 else each for each in stated)
     network = Logits(loaded.model, squashed, mode, mean, std)
     if processor is not None and tiling.window is None:
 

@@ -284,7 +284,7 @@ def without_head(network: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str,
 def as_features(classifier: Classifier) -> Classifier:
     """Return a classifier without its head, whose identity says what is taken. ModelError where it gives no (1, D)."""
     network, identity = classifier.network, classifier.identity
-    grey = torch.full((1, 3, *identity.preprocessing.input_size), 0.5)
+    grey = torch.full((1, identity.preprocessing.channels, *identity.preprocessing.input_size), 0.5)
     if hasattr(network, "reset_classifier"):
         network.reset_classifier(0)  # type: ignore[operator]
         taken = "its output before the classifier"
@@ -312,7 +312,8 @@ def has_gradients(classifier: Classifier) -> bool:
     have none. Kernels of whole numbers drop them in silence or with a warning, while other branches still have some.
     """
     if classifier.passes_gradients is None:
-        grey = torch.full((1, 3, *classifier.identity.preprocessing.input_size), 0.5, device=classifier.mean.device)
+        p = classifier.identity.preprocessing
+        grey = torch.full((1, p.channels, *p.input_size), 0.5, device=classifier.mean.device)
         dropped = list[nn.Module]()
 
         def look(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:

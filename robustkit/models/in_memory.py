@@ -36,7 +36,7 @@ def classifier_of(
     if size is not None and options.img_size is None and built_size in (None, size):
         options = replace(options, img_size=size, crop_pct=options.crop_pct or 1.0)
     identity = described(network, name, options)
-    zeros = torch.zeros(1, 3, *identity.preprocessing.input_size)
+    zeros = torch.zeros(1, identity.preprocessing.channels, *identity.preprocessing.input_size)
     try:
         network, classes, outputs, notes = with_logits(network, zeros, options.output, options.num_classes)
     except ModelError as fault:

@@ -13,9 +13,17 @@ from timm.data import resolve_data_config  # type: ignore[attr-defined, unused-i
 from torch import nn
 
 from ..common.names import IN_MEMORY
-from ..common.preprocessing import ASSUMED, INTERPOLATIONS, LARGEST_SIDE, UNPROVEN, Preprocessing, few_numbers
+from ..common.preprocessing import (
+    ASSUMED,
+    INTERPOLATIONS,
+    LARGEST_SIDE,
+    MOST_CHANNELS,
+    UNPROVEN,
+    Preprocessing,
+    few_numbers,
+)
 from ..errors import ModelError, unknown
-from .architecture import is_factory, probed_size
+from .architecture import is_factory, probed_size, zeros_through
 from .specs import reader_options
 
 CROP_MODES = ("center", "center-floor", "squash", "border")
@@ -42,6 +50,7 @@ class InputOptions:
     custom_ops: str | Path | None = None
     output: str | int | None = None
     text: str | None = None
+    value_range: Sequence[float] | None = None
 
 
 def refuse_output(spec: str | Path | nn.Module, options: InputOptions, features: bool = False) -> None:
@@ -85,7 +94,11 @@ def resolve_preprocessing(
     small = max(size) <= SMALL
     if small and max(by_config.get("input_size", size)) > SMALL:
         by_config.pop("crop_pct", None)  # it is of larger images
+    channels = channels_of(network, size, len(options.mean or ()))
     usual = {"mean": (0.0,) * 3, "std": (1.0,) * 3, "interpolation": "bicubic", "crop_mode": "center", **defaults}
+    if channels != 3:  # the config is of RGB
+        usual |= {"mean": (0.0,), "std": (1.0,)}
+        by_config = {name: value for name, value in by_config.items() if name not in ("mean", "std")}
     usual["crop_pct"] = 1.0 if small else 0.875
 
     def choose(name: str) -> Any:
@@ -94,7 +107,7 @@ def resolve_preprocessing(
         sources[name], value = next((each for each in ranked if each[1] is not None), (ASSUMED, usual[name]))
         return value
 
-    mean, std = (_three_numbers(choose(name), name, where) for name in ("mean", "std"))
+    mean, std = (_of_channels(choose(name), name, where, channels) for name in ("mean", "std"))
     if assumed := [name for name in ("mean", "std") if sources[name] == ASSUMED]:
         taken, lacking = f"{few_numbers(mean)} and {few_numbers(std)}", " and ".join(assumed)
         flags = " and ".join(f"--{name}" for name in assumed)
@@ -117,16 +130,45 @@ def resolve_preprocessing(
     if not isinstance(crop_pct, int | float) or not _LEAST_CROP <= crop_pct <= 1:
         crop_text = repr(crop_pct)[:80]
         raise ModelError(f"{where}: crop_pct is {crop_text}; expected a number in [{_LEAST_CROP}, 1]; check --crop-pct")
-    preprocessing = Preprocessing(size, mean, std, interpolation, float(crop_pct), crop_mode)
+    values = options.value_range or metadata.get("value_range")
+    if values is not None and (len(values) != 2 or not -math.inf < values[0] < values[1] < math.inf):
+        raise ModelError(f"{where}: value_range is {values!r}; expected two rising numbers, such as 0 and 10000")
+    ends = None if values is None else (float(values[0]), float(values[1]))
+    preprocessing = Preprocessing(size, mean, std, interpolation, float(crop_pct), crop_mode, ends)
+    if channels != 3 or ends:
+        span = f"{ends[0]:g} to {ends[1]:g}" if ends else "those of 8 or 16 bits"
+        one = f": eps 1/255 is {(ends[1] - ends[0]) / 255:.4g}" if ends else ""
+        notes.append(f"images have {channels} channels; values {span} are taken as [0, 1]{one}")
     return preprocessing, sources, tuple(notes)
 
 
-def _three_numbers(value: Any, name: str, where: str) -> tuple[float, ...]:
+def channels_of(network: nn.Module, size: tuple[int, int], stated: int = 0) -> int:
+    """Return how many channels a network takes: as many as means are stated, else as its first convolution has, where
+    it fails on three."""
+    if stated > 1:
+        return stated
+    first = next((part for part in nn.Module.modules(network) if isinstance(part, nn.Conv2d)), None)
+    if first is None or first.in_channels == 3 or first.in_channels > MOST_CHANNELS:
+        return 3
+    for channels in (3, first.in_channels):
+        try:
+            zeros_through(network, size, channels)
+        except Exception:  # the wrong number may raise anything
+            continue
+        return channels
+    return 3
+
+
+def _of_channels(value: Any, name: str, where: str, channels: int) -> tuple[float, ...]:
+    value = value * channels if isinstance(value, list | tuple) and len(value) == 1 else value
     numbers = isinstance(value, Sequence) and all(isinstance(v, int | float) for v in value)
     within = (lambda v: 0 <= v <= 1) if name == "mean" else (lambda v: 1e-30 < v < 1e30)
-    if not numbers or len(value) != 3 or not all(map(within, value)):
+    if not numbers or len(value) != channels or not all(map(within, value)):
         kind = "in [0, 1]" if name == "mean" else "above 0"
-        raise ModelError(f"{where}: {name} is {repr(value)[:80]}; expected three finite numbers {kind}; check --{name}")
+        count = "three" if channels == 3 else f"one for all or {channels}"
+        raise ModelError(
+            f"{where}: {name} is {repr(value)[:80]}; expected {count} finite numbers {kind}; check --{name}"
+        )
     return tuple(map(float, value))
 
 

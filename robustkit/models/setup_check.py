@@ -29,12 +29,14 @@ from ..attention.fingerprint import (
 )
 from ..common.differences import holm, of_means
 from ..common.preprocessing import IMAGENET, INCEPTION, Preprocessing, few_numbers
-from ..data.images import to_unit_range
+from ..data.images import unit_pixels
 from .zero_shot import FORMS, WRITTEN, ZeroShot
 
 AS_GIVEN = "as given"
 _CIFAR = (0.4914, 0.4822, 0.4465)
-NORMALISATIONS = {  # Means and stds of [0, 1] by name; the last are those of EfficientNet-Lite, `to 255` those of Caffe
+NORMALISATIONS: dict[
+    str, tuple[tuple[float, ...], tuple[float, ...]]
+] = {  # Means and stds of [0, 1] by name; the last are those of EfficientNet-Lite, `to 255` those of Caffe
     "ImageNet": IMAGENET,
     "0.5 / 0.5": INCEPTION,
     "none, 0 to 1": ((0.0,) * 3, (1.0,) * 3),
@@ -45,6 +47,15 @@ NORMALISATIONS = {  # Means and stds of [0, 1] by name; the last are those of Ef
     "CIFAR-10, std 0.2": (_CIFAR, (0.2023, 0.1994, 0.2010)),
     "127 / 128 of 255": ((127 / 255,) * 3, (128 / 255,) * 3),
 }
+
+
+def normalisations(channels: int) -> dict[str, tuple[tuple[float, ...], tuple[float, ...]]]:
+    """Return means and stds by name: of other channels than RGB those that are the same for each."""
+    alike = {name: pair for name, pair in NORMALISATIONS.items() if all(len({*values}) == 1 for values in pair)}
+    of_each = {name: (mean[:1] * channels, std[:1] * channels) for name, (mean, std) in alike.items()}
+    return NORMALISATIONS if channels == 3 else of_each
+
+
 CROPS = (0.875, 0.9, 0.95, 1.0)
 INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest")
 _SAME = 5e-4  # means and stds that differ by less are the same, written with fewer digits
@@ -79,7 +90,7 @@ class Setup:
     def name(self, part: str) -> str:
         p = self.preprocessing
         if part == "normalisation":
-            matches = (name for name, values in NORMALISATIONS.items() if _is_same(p, values))
+            matches = (name for name, values in normalisations(p.channels).items() if _is_same(p, values))
             return next(matches, f"mean {few_numbers(p.mean)}, std {few_numbers(p.std)}")
         names = {"crop": f"{p.crop_pct:g}", "interpolation": p.interpolation, "channels": "BGR" if self.bgr else "RGB"}
         return {**names, "labels": self.labels, "attention": self.attention, "text": self.text}[part]
@@ -113,12 +124,12 @@ def alternatives(
         "attention": [replace(setup, attention=name) for name in formulas],
         "normalisation": [
             replace(setup, preprocessing=replace(p, mean=values[0], std=values[1]))
-            for values in NORMALISATIONS.values()
+            for values in normalisations(p.channels).values()
             if not _is_same(p, values)
         ],
         "crop": [replace(setup, preprocessing=replace(p, crop_pct=share)) for share in CROPS],
         "interpolation": [replace(setup, preprocessing=replace(p, interpolation=name)) for name in INTERPOLATIONS],
-        "channels": [replace(setup, bgr=not setup.bgr)],
+        "channels": [replace(setup, bgr=not setup.bgr)] if p.channels == 3 else [],
         "labels": [replace(setup, labels=name) for name in numbered],
         "text": [replace(setup, text=form) for form in FORMS if setup.text],
     }
@@ -265,7 +276,7 @@ class Bench:
     def _answer(self, setup: Setup, pixels: Tensor) -> Tensor:
         p = setup.preprocessing
         mean, std = (torch.tensor(values, device=self.device).view(1, -1, 1, 1) for values in (p.mean, p.std))
-        inputs = (to_unit_range(pixels) - mean) / std
+        inputs = (unit_pixels(pixels) - mean) / std
         network = self.formulas.network(setup.attention) if self.formulas and setup.attention else self.network
         network = network.reading(setup.text) if isinstance(network, ZeroShot) and setup.text else network
         self.forwards += len(pixels)

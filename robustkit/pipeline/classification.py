@@ -196,8 +196,8 @@ def plan(request: ClassificationRequest) -> Plan:
     maps = _maps(request, _usual_map(classifiers)) if "auto" in split_list(request.cams or ()) else maps
     dataset = opened[0][1].dataset
     check_one_label(dataset, attacked, card)
-    sizes = [images.preprocessing.input_size for _, images in opened]
-    attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants, tree)
+    shown = [images.preprocessing for _, images in opened]
+    attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, shown, request.constants, tree)
     _check_networks(request, classifiers, attacked, (*maps, *made))
     truth = open_truth(dataset, request.boxes, request.masks)
     check_located(evaluations, truth)
@@ -293,6 +293,11 @@ def _open(
         if dataset.border and (request.boxes or request.masks):
             why = f"a border of {dataset.border} pixels is cut off images"
             raise DataError(f"{dataset.root}: {why}, where boxes and masks would lie elsewhere; leave these out")
+        if tree is not None and not identity.preprocessing.is_rgb:
+            raise DataError(f"{tree.root}: {identity.name} takes no RGB of 8 bits, as trees hold; leave the tree out")
+        if max(request.show or (0,)) > identity.preprocessing.channels:  # type: ignore[operator]
+            has = f"{identity.name} takes {identity.preprocessing.channels} channels"
+            raise ProtocolError(f"--show {','.join(map(str, request.show or ()))}: {has}; expected some of those")
         preprocessing, line = request.card.preprocess(identity.preprocessing)
         lines += [f"{identity.name}: {line}"] if line else []
         opened.append((classifier, Images(dataset, preprocessing, tree)))

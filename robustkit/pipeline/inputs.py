@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
+from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset, open_dataset
-from ..errors import DataError, NothingEvaluated, PluginError, ProtocolError, unknown
+from ..data.in_memory import MemorySource
+from ..errors import BadImageError, DataError, NothingEvaluated, PluginError, ProtocolError, unknown
 from ..evaluations.attacks import EVERY_ATTACK, EVERY_DENSE_ATTACK, on_corrupted
 from ..evaluations.condition import (
     EVERY_FAMILY,
@@ -71,6 +75,11 @@ def labelled_data(
     if not str(data_dir):
         raise DataError("--data-dir is empty; give a folder, a zip, or embedded:shapes")
     classes = {"num_classes": identity.num_classes, "class_names": identity.class_names}
+    p = identity.preprocessing
+    values = None if p.value_range in (None, UNSET) else (float(p.value_range[0]), float(p.value_range[1]))
+    small = Preprocessing((16, 16), tuple(p.mean), tuple(p.std), value_range=values)
+    if not small.is_rgb:
+        classes["arrays"] = True
     if isinstance(identity.label_map, Mapping):
         leaves_out, border = identity.label_map["other_folders"] == LEAVE_OUT, identity.label_map["border"]
         if border and isinstance(data_dir, CorruptedTree):
@@ -87,7 +96,28 @@ def labelled_data(
         raise NothingEvaluated(f"{dataset.root}: no sample is left to evaluate; relax --limit or --ids")
     if not unlabelled and any(sample.label < 0 for sample in dataset.samples):
         raise DataError(f"{dataset.root}: its images have no labels; give class folders or --labels FILE.csv")
+    check_channels(dataset, [small])
     return dataset
+
+
+def check_channels(dataset: Dataset, shown: Iterable[Preprocessing]) -> None:
+    """Raise DataError where images have other channels or values than a model takes: where the first three fail, as one
+    may be broken. Files are read as RGB for models of RGB, whatever they hold."""
+    for p in dict.fromkeys(shown):
+        faults = list[str]()
+        for sample in dataset.samples[:3] if not p.is_rgb or isinstance(dataset.source, MemorySource) else ():
+            try:
+                held = dataset.source.array(sample.id)
+                if held is not None and held.shape[2] != p.channels:
+                    has = f"image {sample.id} has {held.shape[2]} channels"
+                    raise DataError(f"{has}, and the model takes {p.channels}")
+                dataset.pixels(sample, p)
+                break
+            except BadImageError as fault:
+                faults.append(str(fault))
+        else:
+            if faults and not p.is_rgb:
+                raise DataError(faults[0])
 
 
 def plan_attacked(attacked: Sequence[Condition], plan: Callable[[str], InputPlan], pictures: Pictures) -> InputPlan:

@@ -14,6 +14,7 @@ class AuditOptions(TypedDict, total=False):
     std: Any
     pixels: Any
     interpolation: Any
+    value_range: Any
     crop_pct: Any
     crop_mode: Any
     img_size: Any
@@ -50,6 +51,7 @@ class AuditOptions(TypedDict, total=False):
     faithfulness: str
     keep_misclassified: bool
     browse: int
+    show: str | None
     limit: int | None
     ids: str | Path | None
     metadata: str | Path | None

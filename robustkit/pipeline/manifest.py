@@ -96,6 +96,8 @@ _OF_CARD = ("tag", "name", "version", "task", "digest", "space", "labels", "summ
 def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any) -> CheckpointEntry:
     """Return a checkpoint as run.json and records describe it. more: further fields, in JSON types."""
     before, after = asdict(identity.preprocessing), asdict(preprocessing)
+    if after["value_range"] is None:
+        del before["value_range"], after["value_range"]
     sources = identity.preprocessing_source | {name: "card" for name in after if after[name] != before[name]}
     trained = {"trained_attention": identity.trained_attention} if identity.trained_attention else {}
     described = identity.to_dict() | trained | {"preprocessing": after, "preprocessing_source": sources} | more
@@ -108,7 +110,8 @@ def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any)
 
 def preprocessing_of(entry: CheckpointEntry) -> Preprocessing:
     p = entry.preprocessing
-    return Preprocessing(p.input_size, tuple(p.mean), tuple(p.std), p.interpolation, p.crop_pct, p.crop_mode)
+    values = None if p.value_range is UNSET else (p.value_range[0], p.value_range[1])
+    return Preprocessing(p.input_size, tuple(p.mean), tuple(p.std), p.interpolation, p.crop_pct, p.crop_mode, values)
 
 
 def _plain(value: Any) -> Any:

@@ -171,7 +171,7 @@ def plan_corrupted(
     request: Request,
     attacked: Sequence[Condition],
     dataset: Dataset,
-    input_sizes: Sequence[tuple[int, int]] = (),
+    shown: Sequence[Preprocessing] = (),
     constants: str = "imagenet",
     tree: CorruptedTree | None = None,
 ) -> tuple[tuple[Condition, ...], tuple[Condition, ...], CorruptedInputs, tuple[str, ...]]:
@@ -179,10 +179,11 @@ def plan_corrupted(
     made = partial(
         plan_corruptions,
         dataset=dataset,
-        input_sizes=input_sizes,
+        input_sizes=[each.input_size for each in shown],
         constants=constants,
         variant=request.variant,
         pictures=request.pictures,
+        channels=next((each.channels for each in shown if each.channels != 3), 3),
     )
     corrupted, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.pictures)
     inputs = replace(corrupted.inputs, digests=corrupted.inputs.digests | beneath.inputs.digests)

@@ -24,12 +24,14 @@ from ..common.options import (
     option,
     option_group,
     options_of,
+    read_channels,
     read_labels,
     read_output,
     read_place,
+    read_places,
+    read_range,
     read_several,
     read_sides,
-    read_triple,
     text_of_value,
 )
 from ..common.plugins import built_in, plugin_files
@@ -90,15 +92,11 @@ class NetworkOptions:
 
     own_before: ClassVar[str] = "use_ema"
 
-    arch: str | None = option(
-        "Model", "timm name, or code to run: module:function, file.py:function; inferred for ViTs."
-    )
+    arch: str | None = option("Model", "timm name, or code: module:function, file.py:function; inferred for ViTs.")
     attention: str | None = option("Model", "Attention formula (robustkit list attentions); default: from metadata.")
     num_classes: int | None = option("Model", "Number of classes of the head.")
-    mean: str | None = option(
-        "Model", "Channel means in [0, 1], one or three, separated by spaces or commas.", read=read_triple
-    )
-    std: str | None = option("Model", "Channel standard deviations, in the same form.", read=read_triple)
+    mean: str | None = option("Model", "Channel means in [0, 1]: one, or one a channel.", read=read_channels)
+    std: str | None = option("Model", "Channel standard deviations, in the same form.", read=read_channels)
     use_ema: bool = option("Model", "Use the EMA weights if the file has them.", False)
     allow_partial: bool = option("Model", "Load despite missing or unexpected tensors.", False)
     output: int | str | None = option(
@@ -115,6 +113,7 @@ class ClassifierOptions(NetworkOptions):
 
     pixels: bool = option("Model", "The network normalises its own input: it takes pixels in [0, 1].", False)
     interpolation: str | None = option("Model", "bicubic, bilinear, nearest, lanczos, box or hamming.")
+    value_range: str | None = option("Model", "What 0 and 1 stand for in image files, as 0,10000.", read=read_range)
     crop_pct: float | None = option("Model", "Image size over resized size, as in timm.")
     crop_mode: str | None = option("Model", "center, center-floor, squash or border.")
     img_size: int | None = option("Model", "Size of the input; positional embeddings are resampled to it.")
@@ -123,9 +122,7 @@ class ClassifierOptions(NetworkOptions):
         "Classes of a zero-shot model (CLIP, SigLIP): a file with a name per line, imagenet, imagenet-openai or "
         "cifar10.",
     )
-    prompts: str | None = option(
-        "Model", "Its templates, with {} for the class: a file, simple or clip-80; default: simple."
-    )
+    prompts: str | None = option("Model", "Its templates, {} for the class: a file, simple (default) or clip-80.")
     text: str | None = option(
         "Model", "Form of its sentences: written, or canonical: in lower case, without punctuation, as for SigLIP."
     )
@@ -258,9 +255,7 @@ class Request:
         False,
     )
     seed: int = option("Run", "Seed of every random draw.", 0, type=int)
-    part: str | None = option(
-        "Run", "Compute only part of the units, such as 3/64, without a summary (see robustkit merge)."
-    )
+    part: str | None = option("Run", "Compute only part of the units, as 3/64, with no summary (robustkit merge).")
     ray: str | None = option(
         "Run",
         "Compute on a Ray cluster: auto or HOST:PORT; without an address, a local one is started.",
@@ -368,8 +363,9 @@ class Request:
         batch = self.batch_size if isinstance(self.batch_size, int) else usual
         workers = usual_workers() if self.workers is None else self.workers
         low = self.dtype == "auto" and is_fast_in_bfloat16(where)
+        show = tuple(getattr(self, "show", None) or ())
         search, dtype = DTYPES["bfloat16"] if low else None, DTYPES.get(self.dtype, DTYPES["float32"])
-        return Settings(self.seed, batch, workers, where, dtype, self.compile, self.pictures, search)
+        return Settings(self.seed, batch, workers, where, dtype, self.compile, self.pictures, search, show)
 
     @cached_property
     def share(self) -> RunPart | None:
@@ -491,9 +487,7 @@ class ClassificationRequest(Request):
     data: Mapping[str, Any] = option_group(LabelOptions)
     shuffle: bool = option("Data", "Take samples in a random order, determined by the seed.", False, last=True)
     engine: str | None = option("Attacks", "Run attacks with pyautoattack or torchattacks instead, as a cross-check.")
-    transfer: bool = option(
-        "Attacks", "Also score each checkpoint on the adversarial images found for the others.", False
-    )
+    transfer: bool = option("Attacks", "Also score each checkpoint on adversarial images found for others.", False)
     parity: bool = option(
         "Attacks",
         "How often each checkpoint, such as an exported one, predicts what the first does: clean, corrupted, attacked, "
@@ -534,6 +528,7 @@ class ClassificationRequest(Request):
     )
     keep_misclassified: bool = option("Maps", "Also score the maps of wrong predictions.", False)
     browse: int = option("Output", "Samples to show in the report; 0 for none.", 100)
+    show: str | None = option("Output", "Channels that pictures show, as 3,2,1; default: the first.", read=read_places)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,14 +130,14 @@ class Run(RunFolder):
 
         return examples_of(self, condition, wrong, limit)
 
-    def slices(self, by: str | Sequence[str] = (), metric: str = "top1", condition: str = "") -> pd.DataFrame:
+    def slices(self, by: str | Sequence[str] = (), metric: str = "", condition: str = "") -> pd.DataFrame:
         """Return a row for each slice by some columns, or without `by` for each slice that is significantly worse than
         all other samples.
 
         Args:
             by: columns of the metadata (`metadata` of an audit or a report), `class` or `difficulty`: a name, several
                 separated by commas, or a list.
-            metric: `top1`, `top5` or `nll`.
+            metric: `top1`, `top5` or `nll`; left out, the one by which a sample is right or wrong.
             condition: such as `clean` or `pgd`; all of the table of results if left out.
 
         Raises:

@@ -248,8 +248,8 @@ def slices_of(
 
 
 def divisible(task: Task) -> bool:
-    """Whether samples of a task are right or wrong by its headline, so that slices of them can be compared."""
-    return task.headline in task.paired and task.headline_metric.binary
+    """Whether samples of a task are right or wrong, so that slices of them can be compared."""
+    return task.judged.name in task.paired and task.judged.binary
 
 
 def _is_binary(task: Task, metric: str) -> bool:
@@ -273,7 +273,7 @@ def _figures(task: Task, side: CheckpointRecords, condition: str, metric: str) -
         raise RunError(f"{side.run.path}: no sample could be read under {condition}; audit it again")
     missing = np.isnan(figures)
     if missing.any() if _is_binary(task, metric) else missing.all():
-        needed = "labels" if metric == task.headline else f"labels and probabilities, or use {task.headline}"
+        needed = "labels" if metric == task.judged.name else f"labels and probabilities, or use {task.judged.name}"
         raise RunError(f"{side.run.path}: samples under {condition} have no {metric}; it needs {needed}")
     return figures
 
@@ -466,11 +466,11 @@ class Searched:
 
 
 def searched(side: CheckpointRecords, columns: Columns, condition: str) -> Searched:
-    """Search weak slices by the task's headline. Raises RunError where samples are not right or wrong."""
+    """Search weak slices. Raises RunError where samples are not right or wrong."""
     task = task_of(side.manifest)
     if (groups := side.sample_groups) is not None:
         raise RunError(f"{side.run.path}: {not_searched(groups.count)}")
-    figures = _figures(task, side, condition, task.headline)
+    figures = _figures(task, side, condition, task.judged.name)
     return Searched(side.checkpoint, condition, columns.search_in(side, condition), figures == 0)
 
 
@@ -489,7 +489,7 @@ class WeakSlices(Gatherer):
         self.searches: list[Searched] = []
         self._columns = list[Columns]()
         task = task_of(self.manifest)
-        self._needed = ("label", task.paired[task.headline]) if divisible(task) and not self.sample_groups else ()
+        self._needed = ("label", task.paired[task.judged.name]) if divisible(task) and not self.sample_groups else ()
 
     def wants(self, checkpoint: str, condition: str) -> bool:
         return bool(self._needed) and condition in shown_conditions(self.manifest.conditions)

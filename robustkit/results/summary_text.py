@@ -134,20 +134,15 @@ def _of_slices(results: Results) -> Iterator[Sentence]:
     if (weakest := weakest_slice(results)) is None:
         return
     name, condition, weak, others = weakest
-    task, several = task_of(results.manifest), len(results.manifest.checkpoints) > 1
+    judged, several = task_of(results.manifest).judged, len(results.manifest.checkpoints) > 1
     whose = f" of {shorten_name(name, _LONGEST)}" if several else ""
     where = name_of(condition, "sentence", results.manifest)
     inside, rest = (percent(each.value) for each in (weak.slice.figure, weak.rest))
-    figures = (
-        f"{task.headline_metric.noun} {inside}, all others {rest}, {p_equals(weak.p_value)}, "
-        f"n = {counted(weak.slice.figure)}"
-    )
+    figures = f"{judged.noun} {inside}, all others {rest}, {p_equals(weak.p_value)}, n = {counted(weak.slice.figure)}"
     more = f" {others} more weak slice{'s' * (others > 1)} in the report." if others else ""
     text = f"Weakest slice{whose} {where}: {shorten_name(weak.slice.name, 2 * _LONGEST)} ({figures}).{more}"
-    interval = weak.low, weak.high
-    yield Sentence(
-        text, (name,), "", condition, task.headline, weak.difference, interval, weak.p_value, weak.slice.figure.n
-    )
+    gap = weak.difference, (weak.low, weak.high), weak.p_value, weak.slice.figure.n
+    yield Sentence(text, (name,), "", condition, judged.name, *gap)
 
 
 def _overall(results: Results) -> list[Sentence]:

@@ -312,8 +312,7 @@ def slice_sections(results: Results, by: Sequence[str] = ()) -> dict[str, Any]:
 def weak_tables(results: Results) -> list[Table]:
     """Return the table of each checkpoint's weak slices, at most ten for a condition; none where nothing was found."""
     manifest, note = results.manifest, search_note(results)
-    headline = task_of(manifest).headline_metric
-    headings = ("slice", "condition", "n", headline.column, "all others %", "points [95 %]", "p")
+    headings = ("slice", "condition", "n", task_of(manifest).judged.column, "all others %", "points [95 %]", "p")
     rows = dict[str, list[tuple[str, ...]]]()
     for each in results.gathered(WeakSlices).searches:
         label = name_of(each.condition, "table", manifest)
@@ -393,7 +392,7 @@ def _by_table(side: CheckpointRecords, columns: Columns, names: tuple[str, ...])
     task, rows, more = task_of(side.manifest), list[tuple[str, ...]](), 0
     metrics = [metric for metric in task.metrics if metric.name in task.paired]
     for condition in shown_conditions(side.conditions):
-        headline = slices_of(side, columns, condition, task.headline, names)
+        headline = slices_of(side, columns, condition, task.judged.name, names)
         figures = [_figures_of(side, columns, condition, metric, names, len(headline)) for metric in metrics]
         label, more = name_of(condition, "table", side.manifest), max(more, len(headline) - _ROWS)
         for place, each in enumerate(headline[:_ROWS]):
@@ -420,7 +419,7 @@ def _figures_of(
 def frame_rows(results: Results, by: Sequence[str], metric: str, condition: str) -> Iterator[dict[str, Any]]:
     """Yield a row for each slice, or without `by` for each weak slice. condition: as rules name it; empty for all of
     the table of results. Raises RunError as `slices_of`, and where no condition of the run is meant."""
-    run = results.run
+    run, metric = results.run, metric or task_of(results.manifest).judged.name
     if not divisible(task := task_of(results.manifest)):
         raise RunError(f"{run.path}: samples of {task.name} are not right or wrong, so they have no slices")
     pattern = check_condition(condition) if condition else None

@@ -127,6 +127,7 @@ class PreprocessingEntry(ManifestPart, frozen=True, kw_only=True):
     interpolation: Text
     crop_pct: Number
     crop_mode: Text
+    value_range: Numbers | UnsetType = UNSET
 
 
 ROUNDING = 1e-3

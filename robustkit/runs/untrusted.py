@@ -40,10 +40,11 @@ _WHOLE = (
     *("pixels", "target", "vanished_boxes"),
 )
 _REAL = ("nll", "confidence", "linf", "l2")
+# Of other columns, those hold lists of numbers whose names end in [].
 _LISTS = ("intersections", "predicted", "labelled", "pixel_counts", "explained")
 _REAL_LISTS = (
     *("largest_logits", "query_norms", "key_norms", "attention_entropies", "strongest_keys", "softmax_slopes"),
-    *("logit_changes", "query_norm_shares", "key_norm_shares", "angle_shares"),
+    *("logits", "logit_changes", "query_norm_shares", "key_norm_shares", "angle_shares"),
     *("class_area", "class_energy", "class_pointing", "class_abpc", "class_insertion", "class_deletion"),
     *("class_head_correlation", "class_head_energy", "class_head_abpc", "class_noise_inside", "class_noise_around"),
     *("class_rank_correlation", "class_map_iou", "class_iou_left", "class_flat"),
@@ -111,7 +112,8 @@ def _oversize(source: Any, what: str) -> str:
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     if (size := sum(group.total_byte_size for group in groups)) > (WHOLE if what == "a record" else 4 * WHOLE):
         return f"{size >> 20} MB, too many for one record"
-    lists = [name for name in source.schema_arrow.names if name.partition(" ")[0] in (*_LISTS, *_REAL_LISTS)]
+    names = source.schema_arrow.names
+    lists = [name for name in names if name.partition(" ")[0] in (*_LISTS, *_REAL_LISTS) or name.endswith("[]")]
     for part in groups if lists else ():
         if any(part.column(place).num_values > VALUES for place in range(part.num_columns)):
             return f"more than {VALUES} numbers in a column"
@@ -134,6 +136,8 @@ def _strange(schema: pa.Schema) -> str:
             fine = kinds.is_list(kind) and kinds.is_integer(kind.value_type)
         elif name in _REAL_LISTS:
             fine = kinds.is_list(kind) and kinds.is_floating(kind.value_type)
+        elif name.endswith("[]"):
+            fine = kinds.is_list(kind) and (kinds.is_integer(kind.value_type) or kinds.is_floating(kind.value_type))
         elif name in _WHOLE or name.startswith(("forwards ", "backwards ")):
             fine = kinds.is_integer(kind)
         elif name in _REAL:

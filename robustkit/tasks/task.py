@@ -77,6 +77,11 @@ class Task:
         return next(metric for metric in self.metrics if metric.name == self.headline)
 
     @property
+    def judged(self) -> Metric:
+        """The metric by which a sample is right or wrong, where there is one."""
+        return self.headline_metric
+
+    @property
     def samples(self) -> SampleWords:
         """What its samples are called."""
         return samples_of(self.name)

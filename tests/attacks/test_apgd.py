@@ -228,7 +228,7 @@ def test_averages_over_passes() -> None:
         ({"order": "likely"}, "order is 'likely'; expected one of: logits, malt"),
         ({"eot": 0}, "eot is 0; expected 1 or more"),
         ({"rho": 0.0}, "rho is 0.0; expected a share above 0, at most 1"),
-        ({"loss": "cw"}, "loss is 'cw'; expected one of: ce, dlr, margin, pma, dlr-targeted, margin-targeted"),
+        ({"loss": "cw"}, "loss is 'cw'; expected one of: ce, dlr, margin, pma, bce, dlr-targeted, margin-targeted"),
     ],
 )
 def test_rejects(arguments: dict[str, Any], message: str) -> None:

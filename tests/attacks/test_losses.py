@@ -23,6 +23,12 @@ def test_values_by_hand() -> None:
     sets = torch.tensor([[0, 3], [1, 2]])  # the sum of a set's; the logits' margin takes its largest
     expected = [shares[2] - shares[0] - shares[3], shares[0] - shares[1] - shares[2]]
     assert probability_margin(LOGITS, sets).tolist() == pytest.approx(expected)
+    each = (
+        [math.log1p(math.exp(gap)) for gap in (1 - 4, 3 - 4, 0 - 4)],
+        [math.log1p(math.exp(gap)) for gap in (3, 2, -1)],
+    )
+    assert LOSSES["bce"](LOGITS, LABELS).tolist() == pytest.approx([sum(part) for part in each])
+    assert LOSSES["bce"](LOGITS, sets)[0].item() == pytest.approx(math.log1p(math.exp(-3)) + math.log1p(math.exp(-1)))
     # First minus third is 4 - 1.
     assert dlr(LOGITS, LABELS).tolist() == pytest.approx([-1 / 3, 1.0])
     torch.testing.assert_close(dlr(7 * LOGITS - 2, LABELS), dlr(LOGITS, LABELS))

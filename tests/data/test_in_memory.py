@@ -641,7 +641,7 @@ def test_tensors_of_half_precision_round_as_others() -> None:
     )
     for odd, words in (
         (image.permute(1, 2, 0), r"a tensor \(4, 4, 3\); expected \(3, H, W\): permute its channels"),
-        (image.permute(1, 2, 0).repeat(1, 1, 2).numpy(), r"shape \(4, 4, 6\); expected \(3, H, W\), \(H, W, 3\) or"),
+        (image.permute(1, 2, 0).repeat(5, 1, 6).numpy(), r"shape \(20, 4, 18\); expected \(C, H, W\), \(H, W, C\) or"),
         (image.to("meta"), r"without values here \(meta"),
         (image.to_sparse(), "without values here"),
         (image[0], r"shape \(4, 4\); expected"),

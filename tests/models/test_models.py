@@ -99,7 +99,7 @@ def test_guess_rebuilds_the_family(name: str, kwargs: dict[str, Any], expected: 
         ("vit_base_patch32_clip_224", {"depth": 1}, "a norm before the blocks, as in CLIP"),
         ("vit_tiny_patch16_224", {"embed_dim": 320, "num_heads": 5}, "width 320, which is not one of the family's"),
         ("vit_tiny_patch16_224", {"num_classes": 0}, "no classifier"),
-        ("vit_tiny_patch16_224", {"in_chans": 1}, "patches of 1 channels"),
+        ("vit_tiny_patch16_224", {"in_chans": 17}, "patches of 17 channels"),
         ("vit_tiny_patch16_224", {"img_size": (32, 48)}, "7 position embeddings, which is not a square grid"),
         ("vit_tiny_patch16_224", {"pos_embed": "none"}, "no position embeddings"),
         (

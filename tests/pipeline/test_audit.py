@@ -464,7 +464,7 @@ def table(place: Path) -> list[tuple[list[str], int, str]]:
         (["--std", "inf"], 2, "expected three finite numbers above 0"),
         (["--workers", "0"], 2, "'--workers': 0 is not in the range"),
         (["--limit", "many"], 2, "'many' is not a valid integer"),
-        (["--mean", "a b"], 2, "expected one or three numbers"),
+        (["--mean", "a b"], 2, "expected one number for all channels, or one for each"),
         (["--attack", "pgd"], 2, "--attacks"),
         (["--num-classes", "7"], 2, "gives 3 classes, not 7; check --num-classes"),
     ]

@@ -32,7 +32,7 @@ from robustkit.display.svg import (
 )
 from robustkit.evaluations.aggregate import Results, readable_rows
 from robustkit.evaluations.attacks.results import Curve, curves, strongest
-from robustkit.evaluations.corruptions.tables import accuracy_levels, retention_levels
+from robustkit.evaluations.corruptions.tables import accuracy_levels, level_figures, retention_levels
 from robustkit.evaluations.maps.tables import map_scores
 from robustkit.report.page import sections_of
 from robustkit.report.run import Run
@@ -286,6 +286,14 @@ def test_retention_of_all_severities_goes_before_that_of_some() -> None:
         assert (name, bare(kept), over, levels.clean) == ("gaussian_noise", point(0.5), "", None)
     (levels,) = retention_levels(rows[:1])
     assert levels.means["gaussian_noise"][1] == "1–3"
+
+
+@pytest.mark.parametrize(("value", "furthest"), [(1.0, "100"), (1.25, "120")])
+def test_dots_of_a_retention_above_all_of_it_are_within_their_axis(value: float, furthest: str) -> None:
+    levels = retention_levels([row("corruption(fog)", "retention", value), row("corruption(snow)", "retention", 0.5)])
+    (plot,) = level_figures(levels, {"a": style(0)}, "corruptions", "t", "retention")
+    ticks = [text for text in texts(plot) if text.isdecimal()]
+    assert ticks[0] == "0" and ticks[-1] == furthest
 
 
 def test_reliability_by_hand(tmp_path: Path) -> None:

@@ -325,11 +325,24 @@ RECORDS: dict[str, tuple[Callable[[], pa.Table], str]] = {
     "nested": (lambda: columns(nll=[[0.1], [0.2]]), "column 'nll' of list"),
     "date": (lambda: columns(abpc=pa.array([1, 2], pa.date32())), "column 'abpc' of date32"),
     "error": (lambda: columns(error=[b"a", b"b"]), "column 'error' of binary"),
+    "plain": (lambda: columns(**{"sizes[]": [1, 2]}), "column 'sizes[]' of int64"),
+    "texts": (lambda: columns(**{"sizes[]": [["1"], ["2"]]}), "column 'sizes[]' of list"),
+    "many": (
+        lambda: columns(**{"sizes[]": pa.ListArray.from_arrays([0, 0, MANY], pa.array(np.zeros(MANY, np.int8)))}),
+        "more than 33554432 numbers in a column",
+    ),
 }
 
 
+def test_columns_whose_names_end_in_brackets_hold_lists_of_numbers() -> None:
+    buffer, table = io.BytesIO(), columns(**{"sizes[]": [[1, 2], []], "shares[]": [[], [0.5]]})
+    pq.write_table(table, buffer)
+    assert untrusted.read_rows(Path("record.parquet"), buffer.getvalue()).equals(table)
+
+
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in ("rows", "heads") else kind for kind in RECORDS]
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.slow) if kind in ("rows", "heads", "many") else kind for kind in RECORDS],
 )
 def test_records_of_wrong_columns_or_sizes_are_one_line(tmp_path: Path, kind: str) -> None:
     make, message = RECORDS[kind]

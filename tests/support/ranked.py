@@ -23,7 +23,7 @@ def ranked(model: nn.Module, inputs: Tensor, labels: Tensor, source: str = "decl
     setup = Setup(Preprocessing((1, 1), (0.0,) * 3, (1.0,) * 3), attention=formulas.current)
 
     def read(place: int, preprocessing: Preprocessing) -> Tensor:
-        return 255 * inputs[place].float()
+        return inputs[place].float()
 
     def score(logits: Tensor, places: Sequence[int], order: str) -> Tensor:
         return losses_of(logits, labels[list(places)])

@@ -8,6 +8,7 @@ import torch
 
 from ...common.determinism import SampleRng
 from ...common.plugins import Plugin
+from ...data.images import unit_pixels
 from ...errors import PluginError
 from ...models.device import has_float64
 from ...protocol.card import Card
@@ -31,10 +32,13 @@ def lines_on_device(conditions: Iterable[Condition], device: torch.device) -> li
 
 
 def corrupt(part: Corrupted, pixels: torch.Tensor, rng: SampleRng, pictures: Pictures) -> torch.Tensor:
-    """Return (B, 3, H, W) uint8 pixels corrupted, on their device, which those given are not changed by."""
+    """Return (B, C, H, W) pixels corrupted, on their device, which those given are not changed by. Corruptions are
+    defined on 8 bits: floating pixels are rounded to 256 levels first."""
     made, where = part.make(pictures), _place(pixels.device)
     draws = made.draw(pixels.shape[1:], part.severity, rng.to(where))
-    return made.apply(pixels.to(where, copy=True), draws).to(pixels.device)
+    levels = (pixels * 255).round().to(torch.uint8) if pixels.is_floating_point() else pixels
+    corrupted = made.apply(levels.to(where, copy=True), draws).to(pixels.device)
+    return unit_pixels(corrupted) if pixels.is_floating_point() and corrupted.dtype == torch.uint8 else corrupted
 
 
 class CorruptionsEvaluator(Evaluator):

@@ -16,6 +16,7 @@ from corruptions import CORRUPTIONS as CORRUPTION_CLASSES
 from corruptions import PRESETS as TABLES
 from corruptions import find_photographs, find_tiles, own_textures
 from corruptions.base import SMALLEST
+from corruptions.constants import NEEDS_COLOUR
 from corruptions.laion import read_tiles
 
 from ...common.files import bytes_of
@@ -24,6 +25,7 @@ from ...data.images import image_sizes, read_image
 from ...errors import BadImageError, DataError, ProtocolError, unknown
 from ...protocol.condition import Condition
 from . import (
+    EVERY_CORRUPTION,
     FROST,
     PRESETS,
     TEXTURED,
@@ -128,10 +130,11 @@ def plan_corruptions(
     constants: str = "auto",
     variant: str = "hendrycks",
     pictures: Pictures = MappingProxyType({}),
+    channels: int = 3,
 ) -> InputPlan:
     """Plan a list (None: all that a tree of released files holds). input_sizes: (height, width) of the models.
-    constants: `auto` takes CIFAR-10-C's for 32x32 images. Raises ProtocolError for unknown names, DataError for
-    files."""
+    constants: `auto` takes CIFAR-10-C's for 32x32 images. channels: of their images. Raises ProtocolError for unknown
+    names, DataError for files."""
     if constants not in ("auto", *PRESETS):
         raise ProtocolError(unknown("constants", constants, ("auto", *PRESETS)))
     if variant not in VARIANTS:
@@ -148,6 +151,9 @@ def plan_corruptions(
         if min(height, width) < SMALLEST:
             smallest = f"{SMALLEST}x{SMALLEST}"
             raise DataError(f"the model takes {width}x{height} pixels; corruptions need at least {smallest}")
+    if coloured := [name for name in levels if needs_colour(name)] if channels != 3 else []:
+        remedy = f"leave them out: {', '.join(f'-{name}' for name in coloured)}"
+        raise ProtocolError(f"{', '.join(coloured)}: defined on RGB, and images have {channels} channels; {remedy}")
     lines = []
     if constants == "auto":
         constants, line = choose_constants(native_size(dataset), input_sizes)
@@ -170,6 +176,13 @@ def plan_corruptions(
     digests = {part.text: texture_digest(part.name, part.texture, pictures) for part in parts if part.name in TEXTURED}
     conditions = tuple(map(corruption_condition, parts))
     return InputPlan(conditions, CorruptedInputs(digests), tuple(line for line in lines if line))
+
+
+def needs_colour(name: str) -> bool:
+    """Whether a corruption is defined on RGB alone: also one of a plug-in, unless its class says `any_channels`."""
+    if name in CORRUPTION_CLASSES:
+        return name in NEEDS_COLOUR
+    return not getattr(EVERY_CORRUPTION[name], "any_channels", False)
 
 
 def choose_constants(native: tuple[int, int] | None, input_sizes: Sequence[tuple[int, int]]) -> tuple[str, str]:

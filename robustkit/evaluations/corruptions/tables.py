@@ -161,16 +161,18 @@ def _means(checkpoint: str, definition: str, figures: Cells) -> Table:
 
 
 SEVERITY_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "retention %")
-RETENTION_HEADINGS = ("mean over", "n", "mIoU % [95 %]", "retention % [95 %]", "pixel acc. %", "mean acc. %", "NLL")
+_RETENTION = ("retention % [95 %]", "pixel acc. %", "mean acc. %", "NLL")
 
 Values = tuple[float | None, ...]
 
 
-def retention_tables(checkpoint: str, cells: Cells) -> Iterator[Table]:
-    """Yield the tables of one checkpoint, those of each definition of corruptions together."""
+def retention_tables(
+    checkpoint: str, cells: Cells, metric: Metric, corrupted: str = "corrupted in memory"
+) -> Iterator[Table]:
+    """Yield a checkpoint's tables of a metric, by definition of the corruptions. corrupted: where images were."""
     for definition in dict.fromkeys(_definition(condition) for condition, _ in cells):
         if definition is not None:
-            yield from _tables(checkpoint, definition, cells)
+            yield from _tables(checkpoint, definition, cells, metric, corrupted)
 
 
 @lru_cache(maxsize=1024)
@@ -180,34 +182,36 @@ def _definition(condition: str) -> str | None:
     return None if part is None else part.definition
 
 
-def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[Table]:
+def _tables(checkpoint: str, definition: str, cells: Cells, metric: Metric, corrupted: str) -> Iterator[Table]:
     mine = {key: row for key, row in cells.items() if _definition(key[0]) == definition}
     parts = [parse_corrupted(next(iter(shares_of(condition)))) for condition, _ in mine]
     labels = {part.label: part.mean for part in parts if part is not None}
     ordered = sorted(labels.values(), key=lambda part: corruption_names().index(part.name))
-    lines = [_by_severity(part, mine, finite_or_none(cells, "clean", "miou")) for part in ordered]
+    name = metric.name
+    lines = [_by_severity(part, mine, name, finite_or_none(cells, "clean", name)) for part in ordered]
     rows = _with_categories([part.name for part in ordered], lines)
-    source = "released files" if "source=released" in definition else "corrupted in memory"
-    title = f"{checkpoint}: mIoU in % by corruption and severity, {source}{f' {definition}' if definition else ''}"
+    source = "released files" if "source=released" in definition else corrupted
+    title = f"{checkpoint}: {metric.word} in % by corruption and severity, {source} {definition}".rstrip()
     table = Table(title, SEVERITY_HEADINGS, tuple(rows), checkpoint=checkpoint, shaded=SEVERITY_HEADINGS[1:])
     yield table.without_empty()
     means = []
-    for text in [condition for condition, metric in mine if metric == "miou" and set_of(condition)]:
+    for text in [condition for condition, each in mine if each == name and set_of(condition)]:
         shares = (scaled(finite_or_none(mine, text, f"{which}_accuracy")) for which in ("pixel", "mean"))
-        whole = (figure_cell(mine.get((text, metric))) for metric in ("miou", "retention"))
-        means.append((text, counted(mine[text, "miou"]), *whole, *shares, loss_cell(mine.get((text, "nll")))))
+        whole = (figure_cell(mine.get((text, each))) for each in (name, "retention"))
+        means.append((text, counted(mine[text, name]), *whole, *shares, loss_cell(mine.get((text, "nll")))))
     if means:
         title = f"{checkpoint}: means over sets of corruptions, {source}"
-        yield Table(title, RETENTION_HEADINGS, tuple(means), checkpoint=checkpoint)
+        headings = ("mean over", "n", metric.column, *_RETENTION)
+        yield Table(title, headings, tuple(means), checkpoint=checkpoint).without_empty()
 
 
-def _by_severity(part: Corrupted, cells: Cells, clean: float | None) -> tuple[tuple[str, ...], Values]:
+def _by_severity(part: Corrupted, cells: Cells, metric: str, clean: float | None) -> tuple[tuple[str, ...], Values]:
     """Return the row of a corruption, and the fractions behind its cells."""
     every, texts = part.text, [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
     some = texts[0].replace("severity=1", "severity=1+2+3", 1)
-    mean = every if (every, "miou") in cells else some
+    mean = every if (every, metric) in cells else some
     left = finite_or_none(cells, mean, "retention")
-    fractions = [*(finite_or_none(cells, text, "miou") for text in texts), finite_or_none(cells, mean, "miou"), left]
+    fractions = [*(finite_or_none(cells, text, metric) for text in (*texts, mean)), left]
     columns = [scaled(value) for value in fractions]
     which = "1–3" if mean == some else ""
     if fractions[5] is None:
@@ -421,7 +425,8 @@ def _level_figure(
             dots(axes, [*points], [*points.values()], looks[levels.checkpoint], shift=shift, across=True)
         axes.set_yticks(range(len(rows) + clean), [*["clean"] * clean, *texts])
         axes.set(ylim=(len(rows) + clean - 0.4, -0.6), xlabel=f"{what} in %")
-        axes.set_xlim(0, 100 if all(point.value <= 1 for some in group for point, _ in some.means.values()) else None)
+        largest = max(point.value for some in group for point, _ in some.means.values())
+        axes.set_xlim(0, 100 if largest <= 1 else 105 * largest)
         axes.grid(visible=False, axis="y")
         legend(canvas, {names[levels.checkpoint]: looks[levels.checkpoint] for levels in group}, lines=False)
 

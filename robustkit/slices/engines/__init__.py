@@ -266,7 +266,7 @@ class _PeerTally(Tally):
 
     def _fell(self, position: int, part: Tensor, points: Tensor, wrong: Tensor) -> None:
         if self.staged:
-            wrong, asked = self.oracle.confirm(points, self.labels[part], wrong)
+            wrong, asked = self.oracle.confirm(points, self.labels[part], wrong, part)
             self.stage_forwards[position, part] += asked.long()
         self.ends[part[wrong]] = points[wrong]
         self.broken_by[part[wrong]] = position

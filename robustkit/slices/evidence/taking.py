@@ -16,7 +16,6 @@ from attacks import Attack
 
 from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, Sample
-from ...data.images import to_pixels
 from ...errors import BadImageError
 from ...evaluations.attacks.evaluate import attack_cost, build_attack
 from ...evaluations.attacks.ranking import raised_by
@@ -248,6 +247,6 @@ def _read(
     for place in range(count)[:first]:
         sample = every[place * len(every) // count]
         with suppress(BadImageError):
-            images.append(to_pixels(dataset.image(sample), preprocessing, sample.id))
+            images.append(dataset.pixels(sample, preprocessing))
             samples.append(sample)
     return images, samples

@@ -14,6 +14,7 @@ class FeaturesOptions(TypedDict, total=False):
     std: Any
     pixels: Any
     interpolation: Any
+    value_range: Any
     crop_pct: Any
     crop_mode: Any
     img_size: Any

@@ -79,7 +79,9 @@ def exported_classifier(
     if network.fixed_size not in (None, preprocessing.input_size):
         size_text, fixed = (_by(size) for size in (preprocessing.input_size, network.fixed_size))
         raise ModelError(f"{spec}: images of {size_text}, but its graph takes {fixed} only; leave --img-size out")
-    whole, classes, outputs, of_outputs = with_logits(network, torch.zeros(1, 3, *preprocessing.input_size))
+    whole, classes, outputs, of_outputs = with_logits(
+        network, torch.zeros(1, preprocessing.channels, *preprocessing.input_size)
+    )
     names = settings.get("class_names")
     identity = ModelIdentity(
         name=display_name(source.name),

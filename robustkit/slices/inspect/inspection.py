@@ -18,7 +18,6 @@ from ...common.names import IN_MEMORY
 from ...common.plugins import of_slice
 from ...common.preprocessing import Preprocessing, describe_preprocessing, exact_numbers
 from ...data.dataset import Dataset
-from ...data.images import to_pixels
 from ...data.scenes import LabelledScenes, open_scenes
 from ...display.format import count, figure_cell, number, scaled
 from ...display.html import as_html
@@ -372,7 +371,7 @@ def _batches(dataset: Dataset, preprocessing: Preprocessing, batch_size: int) ->
         pixels = []
         for sample in dataset.samples[start : start + batch_size]:
             with suppress(BadImageError):
-                pixels.append(to_pixels(dataset.image(sample), preprocessing, sample.id))
+                pixels.append(dataset.pixels(sample, preprocessing))
         if pixels:
             yield torch.stack(pixels)
 

@@ -282,8 +282,12 @@ class _Images:
         return self._kept.get(place) or self._look(self.samples[place], self.bare)
 
 
-def _pixels(picture: Callable[[Sample], Image], sample: Sample, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
-    return to_pixels(picture(sample), preprocessing, sample.id), torch.tensor(sample.label)
+def _pixels(
+    dataset: Dataset, held: Callable[[Sample], Image], sample: Sample, preprocessing: Preprocessing
+) -> tuple[Tensor, Tensor]:
+    rgb = preprocessing.is_rgb
+    pixels = to_pixels(held(sample), preprocessing, sample.id) if rgb else dataset.pixels(sample, preprocessing)
+    return pixels, torch.tensor(sample.label)
 
 
 def _scene(scenes: LabelledScenes, sample: Sample, _: Preprocessing) -> tuple[Tensor, Tensor]:
@@ -293,7 +297,7 @@ def _scene(scenes: LabelledScenes, sample: Sample, _: Preprocessing) -> tuple[Te
 
 
 def _bare(preprocessing: Preprocessing) -> Preprocessing:
-    return replace(preprocessing, mean=(), std=())
+    return replace(preprocessing, mean=(0.0,) * preprocessing.channels, std=(1.0,) * preprocessing.channels)
 
 
 class _Shown(SearchWatch):
@@ -336,7 +340,7 @@ class SetupSearch:
             look, most, batch_size, dataset, numbered = partial(_scene, data), 0, 1, data.dataset, {}
         else:
             picture = lru_cache(batch_size)(data.image)
-            look, most, dataset = partial(_pixels, picture), MOST, data
+            look, most, dataset = partial(_pixels, data, picture), MOST, data
             numbered = label_numberings(data.class_names, classes)
         self.images, self.numbered = _Images(dataset, preprocessing, seed, look, most, batch_size), numbered
         self.bench = Bench(

@@ -28,7 +28,7 @@ from ...common.environment import usual_workers
 from ...common.files import write_whole
 from ...common.plugins import plugin_session
 from ...data.dataset import Dataset, Sample
-from ...data.images import encode_png, to_pixels, to_unit_range
+from ...data.images import encode_png, unit_pixels
 from ...errors import DataError, NothingEvaluated, ProtocolError, RunError, unknown
 from ...evaluations.attacks import starts_from
 from ...evaluations.condition import check_condition, is_attack, is_exactly, kind_of, shows
@@ -198,7 +198,7 @@ def _images(
         raise DataError(f"{text}: the pictures of {part.name} are not those of the run; restore them")
 
     def read(sample: Sample) -> Tensor:
-        return to_pixels(dataset.image(sample), preprocessing, sample.id)
+        return dataset.pixels(sample, preprocessing)
 
     for number in range(-(-len(dataset) // size)):
         changes = _adversarials(run, entry.name, text, number) if attack else None
@@ -214,7 +214,7 @@ def _images(
                     change = changes[sample.id]
                     if manifest.protocol.space == "normalised":
                         change = change * torch.tensor(preprocessing.std).view(-1, 1, 1)
-                    pixels = (to_unit_range(pixels) + change).clamp(0, 1)
+                    pixels = (unit_pixels(pixels) + change).clamp(0, 1)
                 yield sample, pixels
 
 

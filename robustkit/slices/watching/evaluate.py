@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ...attention.apply import attention_kind, attention_layers, capturable_layers, capture
 from ...common.determinism import SampleRng
-from ...data.images import to_unit_range
+from ...data.images import unit_pixels
 from ...display.table import Table
 from ...errors import ModelError
 from ...evaluations.condition import Cost
@@ -99,7 +99,7 @@ def watch_layers(model: Classifier, batches: Iterable[Tensor]) -> Table:
     """Return a row for each layer: what its heads do on batches of pixels (B, 3, H, W), one batch at least."""
     sums = HeadSums(Path(model.identity.name))
     for pixels in batches:
-        _, seen = watch(model.network, to_unit_range(pixels.to(model.mean.device)), model)
+        _, seen = watch(model.network, unit_pixels(pixels.to(model.mean.device)), model)
         sums.add(seen.layers, {name: values.double().numpy() for name, values in seen.values.items()})
     heads = sums.heads()
     assert heads is not None  # without an image there is no ranking either

@@ -16,7 +16,6 @@ from attacks.model_access import is_answer, label_mask, likeliest
 from ...common.determinism import SampleRng, seeded, stack_on, to_device
 from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, Sample
-from ...data.images import to_pixels
 from ...evaluations.attacks.evaluate import attacked_labels, build_attack
 from ...evaluations.corruptions.tree import CorruptedTree
 from ...evaluations.maps.truth import Truth
@@ -170,7 +169,7 @@ class Images:
         if condition.released:
             assert self.tree is not None
             return self.tree.reader(condition.under or condition, self.preprocessing)
-        return lambda sample: to_pixels(self.dataset.image(sample), self.preprocessing, sample.id)
+        return lambda sample: self.dataset.pixels(sample, self.preprocessing)
 
     def locate(self, sample: Sample, inputs: Tensor) -> Any:
         return None if self.truth is None else self.truth.locate(sample, self.preprocessing)

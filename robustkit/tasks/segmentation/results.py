@@ -34,6 +34,7 @@ from ...evaluations.metrics import LEFT_OUT, Cells, finite_or_none
 from ...evaluations.records import CheckpointRecords, common_groups, common_ids, nothing_common
 from ...protocol.condition import CLEAN
 from ...runs.metadata import SampleGroups
+from .. import metric_of
 from ..task import ConditionTable
 from .counts import BY_RUN, COLUMNS, METRICS, NO_INTERVAL, Counts, bootstrap_ends, is_biased, mean_known, weighted_mean
 
@@ -303,7 +304,7 @@ def scene_tables(results: Sequence[Figure], manifest: Manifest | None = None) ->
         by_checkpoint.setdefault(row.checkpoint, {})[row.condition, row.metric] = row
     for checkpoint, cells in by_checkpoint.items():
         if any(metric == "miou" for _, metric in cells):
-            tables += [*retention_tables(checkpoint, cells), *_classes(checkpoint, cells, manifest)]
+            tables += [*retention_tables(checkpoint, cells, metric_of("miou")), *_classes(checkpoint, cells, manifest)]
     return tables
 
 

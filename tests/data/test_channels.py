@@ -1,0 +1,320 @@
+"""Images of 1 to 16 channels and of 8, 16 bits or floats: values by hand, RGB where both can be, refusals."""
+
+from __future__ import annotations
+
+import copy
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+import robustkit
+from corruptions import CORRUPTIONS, PRESETS, corruption
+from corruptions.base import Draws, TorchRng
+from corruptions.constants import NEEDS_COLOUR
+from robustkit.common.preprocessing import Preprocessing
+from robustkit.data.channels import channel_pixels, looked_at
+from robustkit.data.images import read_image, to_pixels
+from robustkit.errors import BadImageError, DataError, ModelError, ProtocolError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SIDE = 32
+ATTACKS = "fgsm(eps=4/255),pgd(eps=4/255,steps=3,random_start=False)"
+OPTIONS: dict[str, Any] = {"setup_check": False, "evidence": "none"}
+
+
+def bytes_of(values: np.ndarray[Any, Any], kind: str) -> bytes:
+    stream = io.BytesIO()
+    if kind == "npy":
+        np.save(stream, values)
+    elif kind == "tiff":
+        more = {"planarconfig": "contig"} if values.ndim == 3 else {}
+        tifffile.imwrite(stream, values, photometric="minisblack", **more)
+    else:
+        Image.fromarray(values).save(stream, kind)
+    return stream.getvalue()
+
+
+def shown(channels: int, size: tuple[int, int] = (SIDE, SIDE), **more: Any) -> Preprocessing:
+    return Preprocessing(size, (0.0,) * channels, (1.0,) * channels, crop_pct=1.0, **more)
+
+
+def drawn(*shape: int, dtype: str = "uint8", seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).integers(0, np.iinfo(dtype).max, shape, dtype=dtype, endpoint=True)
+
+
+@pytest.mark.parametrize("kind", ["npy", "tiff"])
+@pytest.mark.parametrize("crop_mode", ["center", "squash", "border", "center-floor"])
+def test_three_channels_of_8_bits_are_what_rgb_is(kind: str, crop_mode: str) -> None:
+    values = drawn(45, 60, 3)
+    as_rgb = read_image(bytes_of(values, "PNG"), "it")
+    for interpolation in ("bicubic", "bilinear", "nearest", "lanczos"):
+        p = Preprocessing((33, 32), (0.5,) * 3, (0.5,) * 3, interpolation, 0.9, crop_mode)
+        expected = to_pixels(as_rgb, p, "it")
+        assert torch.equal(channel_pixels(bytes_of(values, kind), p, "it"), expected)
+
+
+def test_values_are_scaled_by_their_range() -> None:
+    """Of an image that is not resized: v / 255 stays in 8 bits, v / 65535, and (v - low) / (high - low)."""
+    eight, sixteen = drawn(SIDE, SIDE, 4), drawn(SIDE, SIDE, 4, dtype="uint16")
+    assert torch.equal(channel_pixels(bytes_of(eight, "npy"), shown(4), "it"), torch.tensor(eight).permute(2, 0, 1))
+    for kind in ("npy", "tiff"):
+        pixels = channel_pixels(bytes_of(sixteen, kind), shown(4), "it")
+        assert pixels.dtype == torch.float32
+        assert np.allclose(pixels.permute(1, 2, 0).numpy(), sixteen / 65535, rtol=0, atol=1e-7)
+        assert len(np.unique(pixels.numpy())) > 256  # not read as 8 bits
+    floats = (np.random.default_rng(0).random((SIDE, SIDE, 2)) * 300 - 100).astype(np.float32)
+    p = shown(2, value_range=(-100.0, 200.0))
+    for kind in ("npy", "tiff"):
+        pixels = channel_pixels(bytes_of(floats, kind), p, "it")
+        assert np.allclose(pixels.permute(1, 2, 0).numpy(), (floats + 100) / 300, rtol=0, atol=1e-6)
+    small = channel_pixels(bytes_of(eight[..., :1], "npy"), shown(1, value_range=(0.0, 510.0)), "it")
+    assert np.allclose(small.numpy()[0], eight[..., 0] / 510, atol=1e-7)
+    grey = drawn(SIDE, SIDE, dtype="uint16")
+    png = channel_pixels(bytes_of(grey, "PNG"), shown(1), "it")
+    assert np.allclose(png[0].numpy(), grey / 65535, rtol=0, atol=1e-7)
+
+
+def test_where_an_array_has_its_channels() -> None:
+    values = drawn(20, 24, 5)
+    for array in (values, values.transpose(2, 0, 1)):
+        assert (
+            channel_pixels(bytes_of(array, "npy"), shown(5, (20, 24)), "it").tolist()
+            == values.transpose(2, 0, 1).tolist()
+        )
+    assert channel_pixels(bytes_of(values[..., 0], "npy"), shown(1, (20, 24)), "it").tolist() == [
+        values[..., 0].tolist()
+    ]
+    with pytest.raises(BadImageError, match="may have its channels first or last"):
+        channel_pixels(bytes_of(drawn(16, 20, 16), "npy"), shown(16), "it")
+    planar = io.BytesIO()
+    tifffile.imwrite(planar, values.transpose(2, 0, 1), photometric="minisblack", planarconfig="separate")
+    assert torch.equal(
+        channel_pixels(planar.getvalue(), shown(5, (20, 24)), "it"), torch.tensor(values).permute(2, 0, 1)
+    )
+
+
+def pages(values: np.ndarray[Any, Any]) -> bytes:
+    stream = io.BytesIO()
+    tifffile.imwrite(stream, values, photometric="minisblack", metadata={"axes": "ZYX"})
+    return stream.getvalue()
+
+
+def with_alpha(kind: str) -> bytes:
+    stream, values = io.BytesIO(), drawn(SIDE, SIDE, 4)
+    if kind == "tiff":
+        tifffile.imwrite(stream, values, photometric="rgb", extrasamples=["unassalpha"])
+    else:
+        Image.fromarray(values, "RGBA").save(stream, kind)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "channels", "words"),
+    [
+        (
+            bytes_of(drawn(SIDE, SIDE, 4).astype(np.float32), "tiff"),
+            4,
+            "values are float32, of no usual range; state the",
+        ),
+        (bytes_of(drawn(SIDE, SIDE, 2).astype(np.int16), "npy"), 2, "values are int16, of no usual range"),
+        (with_alpha("PNG"), 4, "has an alpha channel, which is no band"),
+        (with_alpha("tiff"), 4, "has an alpha channel, which is no band"),
+        (bytes_of(drawn(SIDE, SIDE, 3), "PNG"), 1, "3 channels, and the network takes 1"),
+        (bytes_of(drawn(SIDE, SIDE), "PNG"), 4, "1 channels, and the network takes 4"),
+        (bytes_of(drawn(SIDE, SIDE, 5), "npy"), 4, "an array of shape (32, 32, 5), and the network takes 4 channels"),
+        (bytes_of(drawn(2, SIDE, SIDE, 4), "npy"), 4, "an array of shape (2, 32, 32, 4); expected (H, W, C)"),
+        (bytes_of(np.array([{"a": 1}]), "npy"), 4, "not an array of numbers"),
+        (bytes_of(drawn(SIDE, SIDE, 4), "npy")[:-50], 4, "not an array of numbers"),
+        (b"\x93NUMPY\x01\x00\xff\xff", 4, "not an array of numbers"),
+        (bytes_of(drawn(SIDE, SIDE, 4), "tiff")[:200], 4, "not a TIFF that can be read"),
+        (pages(drawn(4, SIDE, SIDE)), 4, "axes ZYX of shape (4, 32, 32); expected one picture"),
+        (b"II*\0" + b"\xff" * 40, 4, "not a TIFF that can be read"),
+        (b"", 4, "the file is empty"),
+    ],
+)
+def test_what_is_refused_is_one_line(data: bytes, channels: int, words: str) -> None:
+    with pytest.raises(BadImageError) as fault:
+        channel_pixels(data, shown(channels), "it")
+    assert words in str(fault.value) and "\n" not in str(fault.value) and str(fault.value).startswith("it")
+
+
+def test_values_outside_the_range_and_nan_are_refused() -> None:
+    p = shown(1, value_range=(0.0, 10.0))
+    for value, words in ((10.0, ""), (10.001, "leave the range 0 to 10"), (-0.001, "leave the range"), (np.nan, "nan")):
+        values = np.full((SIDE, SIDE, 1), 5, np.float64)
+        values[3, 4] = value
+        if not words:
+            assert float(channel_pixels(bytes_of(values, "npy"), p, "it").max()) == 1.0
+            continue
+        with pytest.raises(BadImageError, match=words):
+            channel_pixels(bytes_of(values, "npy"), p, "it")
+
+
+def test_a_header_that_claims_too_much_is_refused_before_anything_is_allocated() -> None:
+    huge = io.BytesIO()
+    np.lib.format.write_array_header_1_0(huge, {"descr": "<f8", "fortran_order": False, "shape": (100000, 100000, 4)})
+    with pytest.raises(BadImageError, match=r"float64 of shape \(100000, 100000, 4\)"):
+        channel_pixels(huge.getvalue(), shown(4), "it")
+
+
+@pytest.mark.parametrize(
+    ("show", "channels", "expected"),
+    [
+        *(((), 3, [0, 1, 2]), ((), 1, [0, 0, 0]), ((), 2, [0, 0, 0]), ((), 8, [0, 1, 2])),
+        *(((3, 2, 1), 8, [2, 1, 0]), ((8, 8, 8), 8, [7, 7, 7]), ((3, 2, 1), 3, [2, 1, 0])),
+    ],
+)
+def test_channels_that_pictures_show(show: tuple[int, ...], channels: int, expected: list[int]) -> None:
+    values = torch.arange(channels)[:, None, None].expand(channels, 2, 2)
+    assert looked_at(values, show)[:, 0, 0].tolist() == expected
+
+
+def linear_of_grey(seed: int = 0) -> tuple[nn.Module, nn.Module]:
+    """A network of RGB, and one of grey whose first weights are the sums over colours."""
+    torch.manual_seed(seed)
+    colour = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * SIDE * SIDE, 3))
+    shares = torch.tensor([0.2, 0.3, 0.5]).view(1, 3, 1, 1)  # of one sign, so that an attack changes colours alike
+    colour[0].weight.data = colour[0].weight.data.sum(dim=1, keepdim=True) * shares
+    grey = copy.deepcopy(colour)
+    grey[0] = nn.Conv2d(1, 4, 3, padding=1)
+    grey[0].weight.data = colour[0].weight.data.sum(dim=1, keepdim=True)
+    grey[0].bias.data = colour[0].bias.data.clone()
+    return colour, grey
+
+
+def test_a_grey_network_is_a_network_of_rgb_on_grey_images(tmp_path: Path) -> None:
+    """Logits, and changes in pixels: the same sign in each channel, of three and of one."""
+    colour, grey = linear_of_grey()
+    for kind in range(3):
+        for number in range(4):
+            (tmp_path / "data" / str(kind)).mkdir(parents=True, exist_ok=True)
+            image = drawn(SIDE, SIDE, seed=10 * kind + number)
+            Image.fromarray(image).save(tmp_path / "data" / str(kind) / f"{number}.png")
+    rows = {}
+    for name, network, mean in (("colour", colour, (0.5, 0.5, 0.5)), ("grey", grey, (0.5,))):
+        options: dict[str, Any] = {
+            "data_dir": tmp_path / "data",
+            "attacks": "fgsm(eps=4/255),pgd(eps=4/255,steps=3,random_start=False)",
+        }
+        run = robustkit.audit(
+            network, mean=mean, std=tuple(0.5 for _ in mean), img_size=SIDE, out=tmp_path / name, **options, **OPTIONS
+        )
+        entry = run.manifest.checkpoints[0]
+        assert len(entry.preprocessing.mean) == len(mean)
+        columns = ["prediction", "nll", "linf"]
+        rows[name] = [run.table(entry.name, text, columns).to_pydict() for text in run.manifest.conditions]
+        assert len(rows[name]) == 3
+    for one, other in zip(rows["colour"], rows["grey"], strict=True):
+        assert one["prediction"] == other["prediction"]
+        assert np.allclose(one["nll"], other["nll"], rtol=1e-4, atol=1e-5) and np.allclose(one["linf"], other["linf"])
+
+
+@pytest.mark.parametrize("channels", [1, 4, 16])
+def test_a_file_says_how_many_channels_its_network_takes(channels: int, tmp_path: Path) -> None:
+    network = timm.create_model("resnet10t", num_classes=4, in_chans=channels)
+    save_file({name: each.contiguous() for name, each in network.state_dict().items()}, tmp_path / "net.safetensors")
+    options: dict[str, Any] = {"arch": "resnet10t", "num_classes": 4, "img_size": SIDE, "mean": (0.1,)}
+    model = robustkit.load(tmp_path / "net.safetensors", std=(0.2,), **options)
+    assert model.identity.preprocessing.mean == (0.1,) * channels
+    pixels = torch.rand(2, channels, SIDE, SIDE)
+    assert torch.allclose(model(pixels), network.eval()((pixels - 0.1) / 0.2), atol=1e-5)
+    with pytest.raises(ModelError, match=f"expected one for all or {channels} finite numbers"):
+        robustkit.load(tmp_path / "net.safetensors", std=(0.2,) * (channels + 1), **options)
+
+
+def files(root: Path, channels: int, kind: str, dtype: str = "uint8") -> Path:
+    for label in range(2):
+        (root / f"c{label}").mkdir(parents=True)
+        for number in range(3):
+            values = drawn(SIDE, SIDE, channels, dtype=dtype, seed=3 * label + number)
+            (root / f"c{label}" / f"{number}.{kind}").write_bytes(bytes_of(values, kind))
+    return root
+
+
+def small_net(channels: int) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(channels, 4, 5, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 7 * 7, 2))
+
+
+def test_an_audit_of_four_channels_of_16_bits(tmp_path: Path) -> None:
+    data = files(tmp_path / "data", 4, "npy", "uint16")
+    options: dict[str, Any] = {"mean": (0.2, 0.4, 0.4, 0.5), "std": (0.5,) * 4, "img_size": SIDE, **OPTIONS}
+    run = robustkit.audit(
+        small_net(4),
+        data_dir=data,
+        attacks="fgsm(eps=8/255),square(queries=20)",
+        corruptions="gaussian_noise(severity=3),contrast(severity=2)",
+        cams="gradient",
+        show=(4, 3, 2),
+        out=tmp_path / "run",
+        **options,
+    )
+    name = run.manifest.checkpoints[0].name
+    assert {"corruption(contrast,severity=2)", "clean"} <= set(run.manifest.conditions)
+    text = next(each for each in run.manifest.conditions if each.startswith("fgsm"))
+    linf = run.table(name, text, ["linf"])["linf"].to_pylist()
+    assert max(linf) == pytest.approx(8 / 255, abs=1e-6) and (tmp_path / "run" / "report.html").is_file()
+    coloured = "frost, saturate: defined on RGB, and images have 4 channels; leave them out: -frost, -saturate"
+    with pytest.raises(ProtocolError, match=coloured):
+        robustkit.audit(
+            small_net(4),
+            data_dir=data,
+            corruptions="frost,saturate,fog",
+            attacks="none",
+            out=tmp_path / "no",
+            **options,
+        )
+    with pytest.raises(ProtocolError, match="takes 4 channels; expected some of those"):
+        robustkit.audit(small_net(4), data_dir=data, attacks="none", show=(5, 4, 3), out=tmp_path / "no", **options)
+    three = files(tmp_path / "three", 3, "npy")
+    with pytest.raises(DataError, match=r"shape \(32, 32, 3\), and the network takes 4 channels"):
+        robustkit.audit(small_net(4), data_dir=three, attacks="none", out=tmp_path / "no", **options)
+    assert not (tmp_path / "no").exists()
+
+
+def test_images_in_memory_have_as_many_channels_as_their_tensors(tmp_path: Path) -> None:
+    """The records are those of the files with the same values."""
+    data = files(tmp_path / "data", 5, "npy")
+    paths = sorted(data.rglob("*.npy"))
+    images = torch.stack([torch.from_numpy(np.load(path)).permute(2, 0, 1) for path in paths])
+    labels = torch.tensor([int(path.parent.name[1]) for path in paths])
+    options: dict[str, Any] = {"mean": (0.5,) * 5, "std": (0.5,) * 5, "img_size": SIDE, "attacks": "fgsm", **OPTIONS}
+    of_files = robustkit.audit(small_net(5), data_dir=data, out=tmp_path / "files", **options)
+    held = robustkit.audit(small_net(5), data_dir=(images, labels), out=tmp_path / "held", **options)
+    floats = robustkit.audit(small_net(5), data_dir=(images / 255, labels), out=tmp_path / "floats", **options)
+    losses = []
+    for run in (of_files, held, floats):
+        losses.append([row.value for row in run.summary() if row.metric == "nll"])
+    assert losses[0] == losses[1] and np.allclose(losses[0], losses[2], atol=1e-6) and len(losses[0]) == 2
+    with pytest.raises(DataError, match="has 5 channels, and the model takes 3"):
+        robustkit.audit(small_net(3), data_dir=(images, labels), pixels=True, out=tmp_path / "no", attacks="none")
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_corruptions_that_need_no_colour_do_the_same_to_each_channel(name: str) -> None:
+    made = corruption(name, preset="imagenet" if name in PRESETS["imagenet"] else "cifar", texture="own")
+    images = torch.from_numpy(drawn(2, 3, 32, 32))
+    if name in NEEDS_COLOUR:
+        with pytest.raises(ValueError, match=r"expected \(B, 3, H, W\), RGB"):
+            made(images[:, :1], severity=3)
+        return
+    torch.manual_seed(0)
+    draws = made.draw((3, 32, 32), 3, TorchRng(2))
+    whole = made.apply(images.clone(), draws)
+    for channel in range(3):
+        of_one = {
+            key: each[:, channel : channel + 1] if each.ndim == 4 and each.shape[1] == 3 else each
+            for key, each in draws.numbers.items()
+        }
+        one = made.apply(images[:, channel : channel + 1].clone(), Draws(3, of_one))
+        assert torch.equal(one, whole[:, channel : channel + 1])
+    assert made(torch.cat([images, images], 1), severity=2).shape == (2, 6, 32, 32)
