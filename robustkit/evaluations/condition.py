@@ -237,6 +237,7 @@ FOLDERS = {
         ("in-c", "in-c-extra", "segformer-16", "fan-19", "in-c-bar", "cifar-c-bar", "laion-c"), "corruptions"
     ),
     **dict.fromkeys(("noise", "blur", "weather", "digital"), "corruptions"),
+    **dict.fromkeys(("in-c-quick", "in-c-bar-quick", "cifar-c-bar-quick", "laion-c-quick"), "corruptions"),
     "cam": "maps",
     "stability": "maps",
 }

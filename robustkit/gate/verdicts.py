@@ -144,6 +144,10 @@ def find_condition(subject: MeasuredRun, name: str, metric: str, pattern: Condit
     if len(having) > 1:
         raise Ambiguous(f"{pattern.text} is ambiguous: the run has {' and '.join(having)}; write one of them in full")
     if not fitting:
+        parts = [*map(pattern_of, shares_of(pattern.text))]
+        for mean in dict.fromkeys(text for text, _ in cells):
+            if all(any(matches(part, each) for each in shares_of(mean)) for part in parts):
+                raise CannotTell(f"the run has {mean}, which holds all of {pattern.text}; state the rule of {mean}")
         raise missing_condition(subject, name, pattern)
     if not having:
         measures = ", ".join(measure for text, measure in cells if text == fitting[0])

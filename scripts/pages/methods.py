@@ -272,23 +272,34 @@ def corruption_pages() -> Pages:
 
 def of_set(name: str, members: Mapping[str, tuple[int, ...]], entry: Notes, count: int) -> str:
     from corruptions.registry import CATEGORIES
+    from robustkit.evaluations.corruptions import QUICK, span
 
     rows = [("category", "corruptions", "severities")]
     for category, names in CATEGORIES.items():
         for severities in dict.fromkeys(members[each] for each in names if each in members):
             some = [each for each in names if members.get(each) == severities]
             linked = ", ".join(f"[{each.replace('_', ' ')}](categories.md#{each})" for each in some)
-            rows.append((category, linked, f"{severities[0]} to {severities[-1]}"))
+            rows.append((category, linked, span(severities).replace("–", " to ")))
     run = "robustkit audit zoo:shapes-vit-quest --data-dir embedded:shapes --attacks none \\\n   "
+    one = "" if name in QUICK else f" `{name}(severity=3)` takes one severity."
+    options = "--constants cifar " if name.startswith("cifar") else ""
     parts = [
         f"{entry['what']}.",
         table(rows),
+        measured(name) if name in QUICK else "",
         used(entry),
-        f"**Cost of an image**: {count} forward passes, one for each corruption and severity. `{name}(severity=3)` "
-        "takes one severity.",
-        f'```sh\n{run} --corruptions "{entry["example"]}" --limit 10 --out runs/{name}\n```',
+        f"**Cost of an image**: {count} forward passes, one for each corruption and severity.{one}",
+        f'```sh\n{run} --corruptions "{entry["example"]}" {options}--limit 10 --out runs/{name}\n```',
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
+
+
+def measured(name: str) -> str:
+    """Return what a finding says about a quick set: how far it was from the set that it stands for."""
+    from robustkit.evaluations.corruptions.results import tree_doubts
+
+    (note,) = tree_doubts(name, (224, 224), [])
+    return f"{note.text} ([study](../../../scripts/studies/quick_corruptions/README.md))."
 
 
 def constant_names() -> dict[str, str]:

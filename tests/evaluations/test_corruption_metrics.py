@@ -16,6 +16,7 @@ from robustkit.errors import ProtocolError
 from robustkit.evaluations import corruptions
 from robustkit.evaluations.corruptions import (
     CORRUPTIONS,
+    QUICK,
     SETS,
     TEST,
     VOCABULARY,
@@ -23,6 +24,7 @@ from robustkit.evaluations.corruptions import (
     conditions_of,
     expand,
     parse_corrupted,
+    possible_means,
 )
 from robustkit.evaluations.corruptions.results import (
     ALEXNET,
@@ -128,6 +130,51 @@ def test_means_over_some_severities_are_named_for_them() -> None:
     assert {text for text, _ in rows(two)} == {"noise(severity=2+4,preset=cifar)"}
     del two["corruption(shot_noise,severity=4,preset=cifar)"]
     assert rows(two) == {}
+
+
+def test_a_quick_set_is_a_mean_of_its_own_and_named_where_no_other_holds_it() -> None:
+    quick = QUICK["in-c-quick"]
+    assert SETS["in-c-quick"] == dict.fromkeys(quick.kinds, (quick.severity,)) == expand("in-c-quick")
+    errors = dict(zip(quick.kinds, (0.0, 0.5, 1.0), strict=True))
+    own = {f"corruption({c},severity={quick.severity})": outcome(errors[c], 0.4) for c in quick.kinds}
+    found = rows(own)
+    assert {text for text, _ in found} == {"in-c-quick"}  # no mean over one severity, which is its own condition
+    assert found["in-c-quick", "mean_error"][0] == pytest.approx((0.5 + 0.4) / 2)
+    assert {metric for _, metric in found} == {"mean_error", "nll", "ece"}  # no mCE
+    whole = {f"corruption({c},severity={s})": outcome(1.0) for c in TEST for s in (1, 2, 3, 4, 5)}
+    three = {text: each for text, each in whole.items() if f"severity={quick.severity})" in text}
+    assert "in-c" in (means := {text for text, _ in rows(whole)}) and "in-c-quick" not in means
+    means = {text for text, _ in rows(three)}
+    assert f"in-c(severity={quick.severity})" in means and "in-c-quick" not in means
+    del three[f"corruption({next(c for c in TEST if c not in quick.kinds)},severity={quick.severity})"]
+    assert "in-c-quick" in {text for text, _ in rows(three)}
+    frost = {text.replace(")", ",texture=own)"): whole.pop(text) for text in list(whole) if "frost" in text}
+    tiles = {f"corruption(stickers,severity={s})": outcome(1.0) for s in (1, 2, 3, 4, 5)}
+    assert "in-c-quick" not in {text for text, _ in rows(whole | frost | tiles)}  # the mean with the other texture
+    other = {text.replace(f"={quick.severity})", "=1)"): each for text, each in own.items()}
+    assert quick.severity != 1 and rows(other) == {}  # the three at another severity estimate nothing
+    assert not any("quick" in mean for mean in possible_means(conditions_of("fan-19")))
+
+
+def test_a_quick_set_has_one_severity_and_says_how_far_off_it_may_be() -> None:
+    quick = QUICK["in-c-quick"]
+    assert expand(f"in-c-quick(severity={quick.severity})") == expand("in-c-quick")
+    for some in ("1", f"1+{quick.severity}"):
+        with pytest.raises(ProtocolError) as fault:
+            expand(f"fog,in-c-quick(severity={some})")
+        assert str(fault.value) == (
+            f"in-c-quick(severity={some}): in-c-quick is of severity {quick.severity} alone; leave severity out"
+        )
+    (note,) = tree_doubts("in-c-quick", (224, 224), [])
+    assert (note.code, note.severity) == ("corruptions/quick-set", "note")
+    assert note.text == (
+        f"in-c-quick estimates the mean error of in-c from three kinds at severity {quick.severity}; it was off by "
+        f"{quick.off:.1f} points (root mean square; at most {quick.most:.1f}) on {quick.count} checkpoints that the "
+        f"choice had not seen; on data sets that it had not seen: {quick.elsewhere:.1f} points"
+    )
+    (_, alone) = tree_doubts("cifar-c-bar-quick(preset=cifar)", (32, 32), [])
+    assert alone.text.endswith("on data sets that it had not seen: not measured")  # there is one
+    assert [each.code for each in tree_doubts("in-c", (224, 224), [])] == []
 
 
 def test_tables_show_means_over_some_severities_and_which() -> None:
@@ -262,6 +309,7 @@ def test_lists_of_corruptions() -> None:
         "blur": 4,
         "weather": 4,
         "digital": 4,
+        **dict.fromkeys(("in-c-quick", "in-c-bar-quick", "cifar-c-bar-quick", "laion-c-quick"), 3),
     }
     assert sum(map(len, SETS["segformer-16"].values())) == 4 * 3 + 12 * 5
     assert expand("fog, snow(severity=1+3),noise(severity=2)") == {

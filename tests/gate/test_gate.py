@@ -22,6 +22,7 @@ from robustkit.common.finding import Finding
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.condition import pattern_of
+from robustkit.evaluations.corruptions import conditions_of
 from robustkit.gate.output import advice, sentence
 from robustkit.gate.policy import Value, parse_policy
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, decide, judge
@@ -150,6 +151,21 @@ def test_a_rule_is_not_decided_by_one_of_two_protocols(tmp_path: Path) -> None:
         alone = make(tmp_path / text[:16], {"vit": {"clean": right(6, 10), text: right(6, 10)}})
         written = text.removeprefix("corruption(").replace(",", "(", 1).replace(",source=released", "")
         assert verdict(alone, f"top1 under {written} >= 0.5").state == PASS
+
+
+def test_a_rule_of_a_mean_that_a_larger_one_holds_is_told_of_that(tmp_path: Path) -> None:
+    texts = conditions_of("in-c(preset=cifar)")
+    whole = make(tmp_path / "whole", {"vit": {text: right(6, 10) for text in texts}})
+    found = verdict(whole, "mean_error of in-c-quick <= 0.9")
+    assert (found.state, found.reason) == (
+        UNDECIDED,
+        "the run has in-c(preset=cifar), which holds all of in-c-quick; state the rule of in-c(preset=cifar)",
+    )
+    assert "which holds all of in-c(severity=3)" in verdict(whole, "mean_error of in-c(severity=3) <= 0.9").reason
+    assert verdict(whole, "mean_error of laion-c-quick <= 0.9").reason == "laion-c-quick was not evaluated"
+    quick = make(tmp_path / "quick", {"vit": {text: right(6, 10) for text in conditions_of("in-c-quick")}})
+    assert verdict(quick, "mean_error of in-c-quick <= 0.9").state == PASS
+    assert verdict(quick, "mean_error of in-c <= 0.9").reason == "in-c was not evaluated"
 
 
 def test_some_stages_of_an_attack_are_not_the_attack(tmp_path: Path) -> None:

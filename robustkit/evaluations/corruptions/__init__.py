@@ -56,6 +56,41 @@ _SEGFORMER = (
     *("motion_blur", "defocus_blur", "glass_blur", "gaussian_blur", *_NOISE),
     *("brightness", "contrast", "saturate", "jpeg_compression", "snow", "spatter", "fog", "frost"),
 )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the mean of a quick set estimates, and how well. of: the whole set. off, most: misses in points, root mean
+    square and largest, of `count` checkpoints that the choice had not seen. elsewhere: off, on data sets that it had
+    not seen; 0 where there is none."""
+
+    of: str
+    kinds: tuple[str, ...]
+    severity: int
+    count: int
+    off: float
+    most: float
+    elsewhere: float
+
+    @property
+    def others(self) -> dict[str, tuple[int, ...]]:
+        """The whole set at this severity, which tells more; without textured kinds, whose mean may be another one."""
+        return {kind: (self.severity,) for kind in SETS[self.of] if kind not in TEXTURED}
+
+
+QUICK = {
+    "in-c-quick": Estimate("in-c", ("shot_noise", "brightness", "elastic_transform"), 4, 19, 4.0, 8.2, 8.5),
+    "in-c-bar-quick": Estimate(
+        "in-c-bar", ("sparkles", "perlin_noise", "single_frequency_greyscale"), 4, 11, 3.6, 7.1, 6.9
+    ),
+    "cifar-c-bar-quick": Estimate(
+        "cifar-c-bar", ("inverse_sparkles", "checkerboard_cutout", "pinch_and_twirl"), 3, 8, 3.2, 7.7, 0
+    ),
+    "laion-c-quick": Estimate(
+        "laion-c", ("vertical_lines", "stickers", "luminance_checkerboard"), 2, 11, 1.9, 3.0, 7.1
+    ),
+}
+"""Three kinds for a set: chosen, and judged, in scripts/studies/quick_corruptions."""
 _BAR_AT_32 = ("inverse_sparkles", "sparkles", "blue_noise_sample", "checkerboard_cutout", "brownish_noise")
 SETS: dict[str, dict[str, tuple[int, ...]]] = {
     "in-c": dict.fromkeys(TEST, _ALL),
@@ -65,6 +100,7 @@ SETS: dict[str, dict[str, tuple[int, ...]]] = {
     "in-c-bar": dict.fromkeys(CATEGORIES["c-bar"], _ALL),
     "cifar-c-bar": dict.fromkeys((*_BAR_AT_32, *CATEGORIES["cifar-bar"]), _ALL),
     "laion-c": dict.fromkeys(CATEGORIES["laion"], _ALL),
+    **{name: dict.fromkeys(quick.kinds, (quick.severity,)) for name, quick in QUICK.items()},
     **{
         category: dict.fromkeys([name for name in names if name in TEST], _ALL)
         for category, names in CATEGORIES.items()
@@ -114,7 +150,8 @@ def definition_of(rest: str) -> str:
 
 def sets_at(evaluated: Iterable[tuple[str, int]], definition: str, textures: str = "") -> list[str]:
     """Return the sets whose corruptions were all evaluated at all their severities, then those at the same others,
-    `in-c(severity=3)`. definition: `(preset=cifar)` or empty. textures: what sets with textured kinds say besides."""
+    `in-c(severity=3)`. A quick set is named where its `others` were not. definition: `(preset=cifar)` or empty.
+    textures: what sets with textured kinds say besides."""
     by_name: dict[str, set[int]] = {}
     for name, severity in evaluated:
         by_name.setdefault(name, set()).add(severity)
@@ -127,12 +164,14 @@ def sets_at(evaluated: Iterable[tuple[str, int]], definition: str, textures: str
         return f"{name}({inside})" if inside else name
 
     whole = [name for name, members in SETS.items() if within(members, by_name)]
+    whole = [name for name in whole if name not in QUICK or not within(QUICK[name].others, by_name)]
     names = list(map(text, whole))
     for name, members in SETS.items():
         severities = {tuple(sorted(by_name.get(member, ()))) for member in members}
         some = severities.pop()
         here = dict.fromkeys(members, some)
-        if some and not severities and not any(within(here, SETS[other]) for other in whole) and name not in whole:
+        new = name not in whole and name not in QUICK and not any(within(here, SETS[other]) for other in whole)
+        if new and some and not severities:
             names.append(text(name, f"severity={'+'.join(map(str, some))}"))
     return names
 
@@ -197,7 +236,10 @@ def _items(text: str | Iterable[str]) -> Iterator[_Asked]:
         name = canonical(name, (*SETS, *corruption_names()), ALSO)
         if name not in SETS and name not in corruption_names():
             raise ProtocolError(unknown("corruption", name, (*SETS, *corruption_names())))
-        yield _Asked(without, name, *_arguments(part, arguments, has_textures(name)))
+        severities, texture = _arguments(part, arguments, has_textures(name))
+        if name in QUICK and severities not in ((), (QUICK[name].severity,)):
+            raise ProtocolError(f"{part}: {name} is of severity {QUICK[name].severity} alone; leave severity out")
+        yield _Asked(without, name, severities, texture)
 
 
 def _arguments(item: str, arguments: str | None, textured: bool) -> tuple[tuple[int, ...], str]:
@@ -344,7 +386,7 @@ def by_definition(texts: Iterable[str]) -> Iterator[tuple[Corrupted, list[tuple[
 def _means_of(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
     for name in corruption_names():
         named = replace(example, name=name)
-        for severities in dict.fromkeys(members[name] for members in SETS.values() if name in members):
+        for severities in dict.fromkeys(each[name] for of, each in SETS.items() if name in each and of not in QUICK):
             several = "severity=" + "+".join(map(str, severities))
             text = replace(named, severity=1).text
             yield named.mean.text if len(severities) == 5 else text.replace("severity=1", several, 1)

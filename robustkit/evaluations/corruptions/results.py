@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from ..family import Aggregator, Overview
 from ..records import CheckpointRecords, Pairings, PerSample, common_ids, common_places
 from . import (
     CORRUPTIONS,
+    QUICK,
     SETS,
     TILED,
     VOCABULARY,
@@ -227,6 +228,9 @@ def tree_doubts(
         doubts.append(Finding.of("corruptions/cifar-constants"))
     if "variant=bethgelab" in condition:
         doubts.append(Finding.of("corruptions/variant"))
+    if quick := QUICK.get(name := kind_of(condition)):
+        elsewhere = f"{quick.elsewhere:.1f} points" if quick.elsewhere else "not measured"
+        doubts.append(Finding.of("corruptions/quick-set", name=name, **asdict(quick) | {"elsewhere": elsewhere}))
     return doubts
 
 

@@ -158,11 +158,11 @@ def _attacks() -> list[Entry]:
 
 
 def _corruptions() -> list[Entry]:
-    from ...evaluations.corruptions import EVERY_CORRUPTION, SETS, category_of
+    from ...evaluations.corruptions import EVERY_CORRUPTION, SETS, category_of, span
 
     sets = list[Entry]()
     for name, some in SETS.items():
-        severities = " (noise) and ".join(sorted({f"{s[0]} to {s[-1]}" for s in some.values()}))
+        severities = " (noise) and ".join(sorted({span(s).replace("–", " to ") for s in some.values()}))
         sets.append({"name": name, "kind": f"set of {len(some)}", "what it is": [*some], "severities": severities})
     single: list[Entry] = [
         {"name": name, "kind": category_of(name), "what it is": _sentence(kind.__doc__ or ""), "severities": "1 to 5"}
