@@ -276,7 +276,22 @@ def own_tiles(side: int) -> Tiles:
 
 
 def find_tiles(folder: str | Path | None) -> tuple[Path, ...]:
-    """Return the images that give tiles, by path. Raises FileNotFoundError without a folder or without images in it."""
+    """Return the paths of the images that give tiles, at most 100 000.
+
+    Args:
+        folder: where they are, also in folders of it.
+
+    Returns:
+        JPEG and PNG files in the order of their paths.
+
+    Raises:
+        FileNotFoundError: no folder, or no images in it.
+
+    Example:
+        >>> find_tiles("no/such/folder")  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        FileNotFoundError: ...
+    """
     remedy = "name a folder of images: --tiles-dir on the command line, tiles_dir in Python; or use texture=own"
     if folder is None:
         raise FileNotFoundError(f"mosaic and stickers need tiles of photographs; {remedy}")

@@ -24,12 +24,12 @@ class DetectionRequest(Request):
     least_shard = 1 << 13
     argument_names = ("checkpoints", "data_dir", "iou_type", "corrupted_by", "ids")
     lacks = (
-        *("model", "method", "preset", "attacks", "eps", "norm", "corruptions", "variant", "frost_dir", "evaluations"),
-        *("limit", "setup_check", "batch_size", "workers", "device", "dtype", "compile", "part", "ray"),
+        *("model", "method", "preset", "attacks", "eps", "norm", "corruptions", "variant", "frost_dir", "tiles_dir"),
+        *("evaluations", "limit", "setup_check", "batch_size", "workers", "device", "dtype", "compile", "part", "ray"),
     )
 
     data_dir: str | Path = option(
-        "Data", "COCO annotations of the images, as instances_val2017.json.", MISSING, flag="--annotations", type=Path
+        "Data", "COCO annotations of the images, as instances_val2017.json.", MISSING, flag="--annotations"
     )
     iou_type: str = option("Data", "What is matched: boxes (bbox) or masks (segm).", "bbox", type=("bbox", "segm"))
     corrupted_by: str | None = option(

@@ -9,7 +9,6 @@ class DetectionOptions(TypedDict, total=False):
     metadata: str | Path | None
     groups: str | None
     groups_from: str | None
-    tiles_dir: str | Path | None
     protocol: str
     out: str | Path | None
     shard_size: int | None

@@ -182,7 +182,7 @@ def test_commands_take_a_run(tmp_path: Path) -> None:
     assert status == 0 and "mAP in % by corruption and severity, corrupted elsewhere (variant=bethgelab)" in said
     assert "Over in-c, mAP is mPC and retention is rPC" in said and "average precision in % by category" in said
     page = (run.path / "report.html").read_text()
-    assert 'id="term-map"' in page and 'id="term-mpc"' in page and "Clean images: mAP" in page
+    assert 'id="term-mean-average-precision"' in page and 'id="term-mpc"' in page and "Clean images: mAP" in page
     export = ["export", str(run.path), "--format", "model-index", "--checkpoint", "a", "--out", str(tmp_path / "hub")]
     assert called(export)[0] == 0
     assert called(["card", str(run.path), "--checkpoint", "a", "--out", str(tmp_path / "card")])[0] == 0
