@@ -26,7 +26,8 @@ from .base import TEXTURES, Corruption, Draws, Rng
 
 TILE_SIDES = (4, 6, 8, 16, 28)
 MOST_TILES = 100_000
-_STICKER, _FIELD = 16, 14
+STICKER, _FIELD = 16, 14
+_THINNEST = 20  # sides: a tile is of the middle square of an image that is enlarged whole
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 Tiles = NDArray[np.uint8]
 
@@ -239,10 +240,10 @@ class Stickers(_Tiled):
         return Draws(severity, {"stickers": rng.uniform((self.constants(severity), 2), "stickers")})
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
-        tiles = torch.from_numpy(self.of_side(_STICKER)).to(images.device).permute(0, 3, 1, 2)
-        height, width = (size - _STICKER for size in images.shape[2:])
+        tiles = torch.from_numpy(self.of_side(STICKER)).to(images.device).permute(0, 3, 1, 2)
+        height, width = (size - STICKER for size in images.shape[2:])
         if min(height, width) < 1:
-            return images.clone()  # nowhere to paste
+            raise ValueError(f"images of {images.shape[3]}x{images.shape[2]}; stickers have {STICKER} pixels")
         which, places = (
             (draws["stickers"][..., each].double() * count).long()
             for each, count in ((0, len(tiles)), (1, height * width))
@@ -250,8 +251,8 @@ class Stickers(_Tiled):
         top, left = places // width, places % width
         order = torch.arange(1, which.shape[1] + 1, device=images.device).expand_as(which)
         last = torch.zeros(len(images), *images.shape[2:], dtype=torch.long, device=images.device).flatten(1)
-        for place in range(_STICKER**2):
-            down, along = divmod(place, _STICKER)
+        for place in range(STICKER**2):
+            down, along = divmod(place, STICKER)
             last.scatter_reduce_(1, (top + down) * images.shape[3] + left + along, order, "amax")
         number = (last - 1).clamp_min(0)
         pixel = torch.arange(last.shape[1], device=images.device)
@@ -295,7 +296,8 @@ def find_tiles(folder: str | Path | None) -> tuple[Path, ...]:
     remedy = "name a folder of images: --tiles-dir on the command line, tiles_dir in Python; or use texture=own"
     if folder is None:
         raise FileNotFoundError(f"mosaic and stickers need tiles of photographs; {remedy}")
-    paths = sorted(path for path in Path(folder).absolute().rglob("*") if path.suffix.lower() in _SUFFIXES)
+    every = (path for path in Path(folder).absolute().rglob("*") if path.suffix.lower() in _SUFFIXES)
+    paths = sorted(filter(Path.is_file, every))
     if not paths:
         raise FileNotFoundError(f"{folder} has no JPEG or PNG to make tiles of; {remedy}")
     return tuple(paths[:MOST_TILES])
@@ -321,6 +323,9 @@ def _tiles_of(path: Path) -> dict[int, Tiles]:
             image = opened.convert("RGB")
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as fault:
         raise OSError(f"tile {path} is not a readable image ({fault}); take it out of the folder") from None
+    if max(image.size) > _THINNEST * min(image.size):
+        size = f"{image.width}x{image.height} pixels"
+        raise OSError(f"tile {path} has {size}, which is too thin; take it out of the folder")
     scale = 256 / min(image.size)
     shrunk = image.resize([max(int(size * scale), 256) for size in image.size], Image.Resampling.BILINEAR)
     left, top = (round((size - 224) / 2) for size in shrunk.size)

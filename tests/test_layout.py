@@ -25,7 +25,7 @@ MOST_LINES, MOST_IN_A_FUNCTION, MOST_EXCEPTIONS = 600, 60, 5
 _LONG: dict[str, str] = {}
 """Modules and functions (`module:function`) that may be longer, and why. A few; to be read before one is added."""
 
-MOST_IN_CORE, MOST_IN_SLICES = 53_000, 25_350
+MOST_IN_CORE, MOST_IN_SLICES = 53_050, 25_350
 """Lines of all modules. A commit that raises one says why."""
 
 FEWEST_LINES = 120

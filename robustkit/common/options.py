@@ -118,7 +118,8 @@ def read_channels(text: str | None, name: str) -> tuple[float, ...] | None:
     except ValueError:
         values = ()
     if not 0 < len(values) <= MOST_CHANNELS:
-        raise ProtocolError(f"--{name} {text!r}: expected one number for all channels, or one for each, at most 16")
+        expected = "one number for all channels, or one for each, at most 16"
+        raise ProtocolError(f"--{name.replace('_', '-')} {text!r}: expected {expected}")
     return values
 
 
@@ -181,4 +182,4 @@ def text_of_value(value: Any, read: Callable[[Any, str], Any] | None = None) -> 
     return _SEPARATORS.get(read, ",").join(map(str, value))
 
 
-_SEPARATORS: dict[Any, str] = {read_sides: "x", read_channels: " ", read_numbers: " "}
+_SEPARATORS: dict[Any, str] = {read_sides: "x", read_channels: " ", read_numbers: " ", read_range: ","}

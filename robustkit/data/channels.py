@@ -20,13 +20,14 @@ from torch import Tensor
 
 from ..common.preprocessing import Preprocessing
 from ..errors import BadImageError
-from .images import decoded, to_pixels, upright
+from .images import decoded, to_pixels, unit_pixels, upright
 
 MOST_CHANNELS = 16
 _MOST_VALUES = 160_000_000
 _NPY, _TIFF = b"\x93NUMPY", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS = {"uint8": 255.0, "uint16": 65535.0}
-_REMEDY = "state the range of the values, such as --value-range 0,10000"
+_REMEDY = "state the range of the values: --value-range LOW,HIGH"
+_PHOTOMETRIC = {1: "grey", 2: "RGB"}  # of TIFF; others are inverted, palettes, or of other colours
 Values = NDArray[Any]
 
 
@@ -34,7 +35,7 @@ def channel_pixels(data: bytes | Values, preprocessing: Preprocessing, name: str
     """Return what a model of `preprocessing.channels` channels takes of a file, or of an array (H, W, C).
 
     Returns:
-        (C, H, W): uint8 of 8 bits without a stated range, else float32 in [0, 1].
+        (C, H, W) float32 in [0, 1], of files of 8 bits without a stated range in steps of 1/255.
 
     Raises:
         BadImageError: another number of channels, values without or outside a range, an alpha channel, or no image.
@@ -56,10 +57,19 @@ def channel_pixels(data: bytes | Values, preprocessing: Preprocessing, name: str
         to_pixels(Image.fromarray(part), replace(preprocessing, mean=(mean,), std=(std,)), name)
         for part, mean, std in zip(np.moveaxis(of_range, 2, 0), preprocessing.mean, preprocessing.std, strict=True)
     ]
-    pixels = torch.cat(parts)
-    if pixels.dtype == torch.uint8:
-        return pixels
+    pixels = unit_pixels(torch.cat(parts))
     return (pixels / 255 if fills else pixels).clamp_(0, 1)  # filters overshoot
+
+
+def size_of(data: bytes | Values, channels: int, name: str) -> tuple[int, int]:
+    """Return (height, width) of a file, or of an array (H, W, C). Raises BadImageError as `channel_pixels`."""
+    values = data if isinstance(data, np.ndarray) else _values(data, channels, name)
+    return int(values.shape[0]), int(values.shape[1])
+
+
+def kind_of_values(data: bytes, channels: int, name: str) -> str:
+    """Return the type of a file's values, such as `uint16`. Raises BadImageError as `channel_pixels`."""
+    return str(_values(data, channels, name).dtype.name)
 
 
 def _in_range(values: Values, stated: tuple[float, float] | None, name: str) -> Values:
@@ -83,6 +93,8 @@ def _values(data: bytes, channels: int, name: str) -> Values:
         return _placed(_of_npy(data, name), channels, name)
     if data.startswith(_TIFF):
         return _of_tiff(data, channels, name)
+    if data.startswith(b"\x89PNG") and data[24:26] in (b"\x10\x02", b"\x10\x06"):  # its header comes first
+        raise BadImageError(f"{name}: a PNG of colours of 16 bits, which is read as 8; save it as TIFF or .npy")
     return decoded(data, name, lambda image, _: _of_picture(upright(image), channels, name))
 
 
@@ -122,12 +134,17 @@ def _of_tiff(data: bytes, channels: int, name: str) -> Values:
             pages = file.series[0]
             if len(file.series) > 1 or not 0 < math.prod(pages.shape) <= _MOST_VALUES:
                 raise ValueError(f"{len(file.series)} pictures, the first of shape {pages.shape}; expected one")
-            page = file.pages[0]
+            page: Any = file.pages[0]
             alpha = [int(sample) in (1, 2) for sample in getattr(page, "extrasamples", ())]
             if any(alpha):
                 raise BadImageError(f"{name}: has an alpha channel, which is no band; save it without")
-            if getattr(page, "photometric", None) == 3:  # a palette
-                raise ValueError("a palette, whose indices are no values")
+            kind, turn = page.tags.get("PhotometricInterpretation"), page.tags.get("Orientation")
+            if kind is not None and int(kind.value) not in _PHOTOMETRIC:
+                raise ValueError(f"photometric interpretation {kind.value}; expected 1 (black is 0) or 2 (RGB)")
+            if turn is not None and int(turn.value) != 1:
+                raise ValueError(f"it is stored turned, orientation {turn.value}; save it upright")
+            if pages.dtype is None or pages.dtype.kind not in "uif":
+                raise ValueError(f"values of {pages.dtype}; expected whole numbers or floats")
             axes, values = pages.axes, np.asarray(pages.asarray())
     except BadImageError:
         raise

@@ -229,7 +229,7 @@ class Dataset:
         return image.crop((self.border, self.border, image.width - self.border, image.height - self.border))
 
     def pixels(self, sample: Sample, preprocessing: Preprocessing) -> Tensor:
-        """Return what a model takes of an image, (C, H, W): uint8, or float32 in [0, 1] where it is no 8-bit RGB."""
+        """Return what a model takes of an image, (C, H, W): uint8 of RGB of 8 bits, else float32 in [0, 1]."""
         if preprocessing.is_rgb:
             return to_pixels(self.image(sample), preprocessing, sample.id)
         from .channels import channel_pixels
@@ -239,6 +239,15 @@ class Dataset:
             return channel_pixels(self.read(sample), preprocessing, sample.id, self.border)
         ends = None if held.dtype == np.uint8 else (0.0, 1.0)
         return channel_pixels(held, replace(preprocessing, value_range=ends), sample.id)
+
+    def size(self, sample: Sample, preprocessing: Preprocessing) -> tuple[int, int]:
+        """Return (height, width) of an image before any resize. Raises BadImageError."""
+        if preprocessing.is_rgb:
+            return self.image(sample).size[::-1]
+        from .channels import size_of
+
+        held = self.source.array(sample.id)
+        return size_of(self.read(sample) if held is None else held, preprocessing.channels, sample.id)
 
     def mask(self, sample: Sample) -> Mask | None:
         """Return (H, W) uint8 in the image's own pixels, 1 on the labelled object; None without masks."""

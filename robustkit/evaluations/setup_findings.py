@@ -71,7 +71,8 @@ def _setup_clauses(manifest: Manifest, checkpoint: str, evidence: Evidence | Non
     else:
         yield from ((f"{part.name} {part.value}", part.why) for part in setup_parts(entry, evidence))
         if manifest.protocol.samples.many == "images" and any(entry.preprocessing.input_size):
-            yield "channels RGB", "as images are read"
+            rgb = len(entry.preprocessing.mean) == 3 and not entry.preprocessing.value_range
+            yield "channels RGB" if rgb else f"{len(entry.preprocessing.mean)} channels", "as images are read"
         if not list(_parts(evidence)):
             yield "not checked against the data", ""
     if manifest.data.classes:  # documents have none

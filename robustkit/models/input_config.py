@@ -145,9 +145,11 @@ def resolve_preprocessing(
 def channels_of(network: nn.Module, size: tuple[int, int], stated: int = 0) -> int:
     """Return how many channels a network takes: as many as means are stated, else as its first convolution has, where
     it fails on three."""
-    if stated > 1:
-        return stated
+    if graph := getattr(network, "input_channels", 0):
+        return int(graph)
     first = next((part for part in nn.Module.modules(network) if isinstance(part, nn.Conv2d)), None)
+    if stated > 1 and (first is None or first.in_channels == stated):
+        return stated
     if first is None or first.in_channels == 3 or first.in_channels > MOST_CHANNELS:
         return 3
     for channels in (3, first.in_channels):

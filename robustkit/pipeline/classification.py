@@ -159,7 +159,9 @@ def plan_transfer(
 def _check_pixels(option: str, card: Card, entries: Sequence[CheckpointEntry]) -> None:
     first, names = entries[0], _PIXELS if card.space == "pixels" else (*_PIXELS, "mean", "std")
     for other in entries[1:]:
-        for name in names:
+        if len({len(entry.preprocessing.mean) for entry in (first, other)}) > 1:
+            raise ProtocolError(f"{option}: {first.name} and {other.name} take other channels; audit them separately")
+        for name in (*names, "value_range"):
             expected, actual = (getattr(entry.preprocessing, name) for entry in (first, other))
             if expected != actual:
                 what = _IN_WORDS.get(name, name.replace("_", " "))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 from msgspec import UNSET
 
+from ..common.finding import Finding
 from ..common.preprocessing import Preprocessing
+from ..data.channels import kind_of_values
 from ..data.dataset import Dataset, open_dataset
 from ..data.in_memory import MemorySource
 from ..errors import BadImageError, DataError, NothingEvaluated, PluginError, ProtocolError, unknown
@@ -96,14 +99,16 @@ def labelled_data(
         raise NothingEvaluated(f"{dataset.root}: no sample is left to evaluate; relax --limit or --ids")
     if not unlabelled and any(sample.label < 0 for sample in dataset.samples):
         raise DataError(f"{dataset.root}: its images have no labels; give class folders or --labels FILE.csv")
-    check_channels(dataset, [small])
-    return dataset
+    note = check_channels(dataset, [small])
+    return replace(dataset, notes=(*dataset.notes, *note))
 
 
-def check_channels(dataset: Dataset, shown: Iterable[Preprocessing]) -> None:
-    """Raise DataError where images have other channels or values than a model takes: where the first three fail, as one
-    may be broken. Files are read as RGB for models of RGB, whatever they hold."""
-    for p in dict.fromkeys(shown):
+def check_channels(dataset: Dataset, shown: Iterable[Preprocessing]) -> tuple[str, ...]:
+    """Return a note, which is a finding, where the range of 16 bits is assumed. Raise DataError where images have other
+    channels or values than a model takes: where the first three fail, as one may be broken. Files are read as RGB for
+    models of RGB, whatever they hold."""
+    shown = tuple(dict.fromkeys(shown))
+    for p in shown:
         faults = list[str]()
         for sample in dataset.samples[:3] if not p.is_rgb or isinstance(dataset.source, MemorySource) else ():
             try:
@@ -118,6 +123,16 @@ def check_channels(dataset: Dataset, shown: Iterable[Preprocessing]) -> None:
         else:
             if faults and not p.is_rgb:
                 raise DataError(faults[0])
+    wide = any(not p.is_rgb and p.value_range is None and _has_16_bits(dataset, p) for p in shown)
+    return (str(Finding.of("labels/range-assumed")),) if wide else ()
+
+
+def _has_16_bits(dataset: Dataset, p: Preprocessing) -> bool:
+    """Whether the first file that can be read has values of 16 bits."""
+    for sample in dataset.samples[:3] if dataset.source.array(dataset.samples[0].id) is None else ():
+        with suppress(BadImageError):
+            return kind_of_values(dataset.read(sample), p.channels, sample.id) == "uint16"
+    return False
 
 
 def plan_attacked(attacked: Sequence[Condition], plan: Callable[[str], InputPlan], pictures: Pictures) -> InputPlan:

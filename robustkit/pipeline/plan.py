@@ -183,7 +183,7 @@ def plan_corrupted(
         constants=constants,
         variant=request.variant,
         pictures=request.pictures,
-        channels=next((each.channels for each in shown if each.channels != 3), 3),
+        shown=next((each for each in shown if not each.is_rgb), None),
     )
     corrupted, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.pictures)
     inputs = replace(corrupted.inputs, digests=corrupted.inputs.digests | beneath.inputs.digests)

@@ -149,10 +149,25 @@ def test_bad_tiles_are_one_line(
         corruption("mosaic", texture="wood")
 
 
-def test_images_too_small_for_stickers_stay_and_one_pixel_more_is_pasted_on() -> None:
-    for size, changes in ((16, False), (17, True)):
-        images = torch.zeros(1, 3, size, size, dtype=torch.uint8)
-        assert bool(corrupt(images, "stickers", severity=1, texture="own").any()) == changes
+def test_images_as_small_as_a_sticker_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="images of 16x16; stickers have 16 pixels"):
+        corrupt(torch.zeros(1, 3, 16, 16), "stickers", severity=1, texture="own")
+    assert corrupt(torch.zeros(1, 3, 17, 17), "stickers", severity=1, texture="own").any()
+    options: dict[str, Any] = {"data_dir": "embedded:shapes", "limit": 2, "attacks": "none", "setup_check": False}
+    with pytest.raises(ProtocolError, match="stickers: as large as the model's images of 16x16; leave them out"):
+        network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 10))
+        robustkit.audit(network, pixels=True, img_size=16, corruptions="stickers", out=tmp_path / "no", **options)
+
+
+def test_folders_and_thin_images_among_tiles(tmp_path: Path) -> None:
+    (tmp_path / "folder.jpg").mkdir()
+    (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    Image.new("RGB", (400, 20)).save(tmp_path / "wide.png")  # 20 times as wide as high
+    assert len(read_tiles(str(tmp_path))[4]) == 1
+    Image.new("RGB", (421, 20)).save(tmp_path / "wider.png")
+    read_tiles.cache_clear()
+    with pytest.raises(OSError, match=r"wider\.png has 421x20 pixels, which is too thin; take it out"):
+        read_tiles(str(tmp_path))
 
 
 def photographs(folder: Path, count: int, seed: int = 0) -> Path:

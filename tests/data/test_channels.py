@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import tifffile
@@ -23,8 +24,10 @@ from corruptions.constants import NEEDS_COLOUR
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.channels import channel_pixels, looked_at
 from robustkit.data.dataset import open_dataset
-from robustkit.data.images import read_image, to_pixels
-from robustkit.errors import BadImageError, DataError, ModelError, ProtocolError
+from robustkit.data.images import read_image, to_pixels, to_unit_range
+from robustkit.errors import BadImageError, DataError, ModelError, ProtocolError, RunError
+from robustkit.runs.folder import RunFolder
+from robustkit.slices.predictions.export import export_data
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIDE = 32
@@ -59,14 +62,15 @@ def test_three_channels_of_8_bits_are_what_rgb_is(kind: str, crop_mode: str) -> 
     as_rgb = read_image(bytes_of(values, "PNG"), "it")
     for interpolation in ("bicubic", "bilinear", "nearest", "lanczos"):
         p = Preprocessing((33, 32), (0.5,) * 3, (0.5,) * 3, interpolation, 0.9, crop_mode)
-        expected = to_pixels(as_rgb, p, "it")
+        expected = to_unit_range(to_pixels(as_rgb, p, "it"))
         assert torch.equal(channel_pixels(bytes_of(values, kind), p, "it"), expected)
 
 
 def test_values_are_scaled_by_their_range() -> None:
     """Of an image that is not resized: v / 255 stays in 8 bits, v / 65535, and (v - low) / (high - low)."""
     eight, sixteen = drawn(SIDE, SIDE, 4), drawn(SIDE, SIDE, 4, dtype="uint16")
-    assert torch.equal(channel_pixels(bytes_of(eight, "npy"), shown(4), "it"), torch.tensor(eight).permute(2, 0, 1))
+    in_255ths = to_unit_range(torch.tensor(eight).permute(2, 0, 1))
+    assert torch.equal(channel_pixels(bytes_of(eight, "npy"), shown(4), "it"), in_255ths)
     for kind in ("npy", "tiff"):
         pixels = channel_pixels(bytes_of(sixteen, kind), shown(4), "it")
         assert pixels.dtype == torch.float32
@@ -86,21 +90,25 @@ def test_values_are_scaled_by_their_range() -> None:
 
 def test_where_an_array_has_its_channels() -> None:
     values = drawn(20, 24, 5)
+    expected, size = to_unit_range(torch.tensor(values).permute(2, 0, 1)), (20, 24)
     for array in (values, values.transpose(2, 0, 1)):
-        assert (
-            channel_pixels(bytes_of(array, "npy"), shown(5, (20, 24)), "it").tolist()
-            == values.transpose(2, 0, 1).tolist()
-        )
-    assert channel_pixels(bytes_of(values[..., 0], "npy"), shown(1, (20, 24)), "it").tolist() == [
-        values[..., 0].tolist()
-    ]
+        assert torch.equal(channel_pixels(bytes_of(array, "npy"), shown(5, size), "it"), expected)
+    assert torch.equal(channel_pixels(bytes_of(values[..., 0], "npy"), shown(1, size), "it"), expected[:1])
     with pytest.raises(BadImageError, match="may have its channels first or last"):
         channel_pixels(bytes_of(drawn(16, 20, 16), "npy"), shown(16), "it")
     planar = io.BytesIO()
     tifffile.imwrite(planar, values.transpose(2, 0, 1), photometric="minisblack", planarconfig="separate")
-    assert torch.equal(
-        channel_pixels(planar.getvalue(), shown(5, (20, 24)), "it"), torch.tensor(values).permute(2, 0, 1)
-    )
+    assert torch.equal(channel_pixels(planar.getvalue(), shown(5, size), "it"), expected)
+
+
+def tiff_of(values: np.ndarray[Any, Any], photometric: str, **more: Any) -> bytes:
+    stream = io.BytesIO()
+    tifffile.imwrite(stream, values, photometric=photometric, **more)
+    return stream.getvalue()
+
+
+def png_of_16_bits() -> bytes:
+    return bytes(cv2.imencode(".png", drawn(SIDE, SIDE, 3, dtype="uint16"))[1])
 
 
 def pages(values: np.ndarray[Any, Any]) -> bytes:
@@ -138,6 +146,11 @@ def with_alpha(kind: str) -> bytes:
         (b"\x93NUMPY\x01\x00\xff\xff", 4, "not an array of numbers"),
         (bytes_of(drawn(SIDE, SIDE, 4), "tiff")[:200], 4, "not a TIFF that can be read"),
         (pages(drawn(4, SIDE, SIDE)), 4, "axes ZYX of shape (4, 32, 32); expected one picture"),
+        (tiff_of(drawn(SIDE, SIDE), "miniswhite"), 1, "photometric interpretation 0"),
+        (tiff_of(drawn(SIDE, SIDE, 4), "separated"), 4, "photometric interpretation 5"),
+        (tiff_of(drawn(SIDE, SIDE).astype(np.complex64), "minisblack"), 1, "values of complex64"),
+        (tiff_of(drawn(SIDE, SIDE), "minisblack", extratags=[(274, 3, 1, 6, True)]), 1, "stored turned, orientation 6"),
+        (png_of_16_bits(), 3, "a PNG of colours of 16 bits, which is read as 8; save it as TIFF or .npy"),
         (b"II*\0" + b"\xff" * 40, 4, "not a TIFF that can be read"),
         (b"", 4, "the file is empty"),
     ],
@@ -260,7 +273,7 @@ def test_an_audit_of_four_channels_of_16_bits(tmp_path: Path) -> None:
         **options,
     )
     name = run.manifest.checkpoints[0].name
-    assert {"corruption(contrast,severity=2)", "clean"} <= set(run.manifest.conditions)
+    assert {"corruption(contrast,severity=2,preset=cifar)", "clean"} <= set(run.manifest.conditions)
     text = next(each for each in run.manifest.conditions if each.startswith("fgsm"))
     linf = run.table(name, text, ["linf"])["linf"].to_pylist()
     assert max(linf) == pytest.approx(8 / 255, abs=1e-6) and (tmp_path / "run" / "report.html").is_file()
@@ -344,3 +357,61 @@ def test_a_gallery_of_other_channels_is_of_a_data_set_alone(tmp_path: Path) -> N
     Image.fromarray(drawn(20, 20)).save(tmp_path / "a.png")
     with pytest.raises(ProtocolError, match="net takes no RGB of 8 bits, as which pictures are read; give --data-dir"):
         robustkit.cam(checkpoint, str(tmp_path / "a.png"), cams="gradient", **options)
+
+
+def mixed(root: Path) -> Path:
+    """The same values, of 8 bits, 16 bits, and floats in memory's form."""
+    for label in range(2):
+        (root / f"c{label}").mkdir(parents=True)
+        for number in range(3):
+            values = drawn(SIDE, SIDE, 2, seed=3 * label + number)
+            wide = values if number % 2 else values.astype(np.uint16) * 257
+            (root / f"c{label}" / f"{number}.npy").write_bytes(bytes_of(wide, "npy"))
+    return root
+
+
+def test_files_of_several_types_are_scaled_each_whatever_the_batch(tmp_path: Path) -> None:
+    """257 times the 8-bit values is 16 bits of the same picture: figures are those of 8 bits alone."""
+    data, same = mixed(tmp_path / "mixed"), files(tmp_path / "same", 2, "npy")
+    options: dict[str, Any] = {"mean": (0.5,) * 2, "std": (0.5,) * 2, "img_size": SIDE, "attacks": "fgsm", **OPTIONS}
+    losses = []
+    for name, place, batch_size in (("one", data, 1), ("six", data, 6), ("same", same, 6)):
+        run = robustkit.audit(small_net(2), data_dir=place, batch_size=batch_size, out=tmp_path / name, **options)
+        losses.append([row.value for row in run.summary() if row.metric == "nll"])
+        codes = {finding.code for row in run.summary() for finding in row.findings}
+        assert ("labels/range-assumed" in codes) == (place is data)
+    assert np.allclose(losses[0], losses[1], atol=1e-5) and np.allclose(losses[0], losses[2], atol=1e-4)
+
+
+def test_where_other_channels_are_not_taken_one_line_says_so(tmp_path: Path) -> None:
+    data = files(tmp_path / "data", 1, "npy")
+    options: dict[str, Any] = {"data_dir": data, "img_size": SIDE, **OPTIONS}
+    run = robustkit.audit(small_net(1), mean=(0.5,), std=(0.5,), attacks="none", out=tmp_path / "run", **options)
+    with pytest.raises(RunError, match="takes no RGB of 8 bits, which PNG holds"):
+        export_data(RunFolder.existing(run.path), "clean", tmp_path / "png", None, None)
+    for number in range(2):
+        (tmp_path / "grey" / str(number)).mkdir(parents=True)
+        Image.fromarray(drawn(SIDE, SIDE, seed=number)).save(tmp_path / "grey" / str(number) / "a.png")
+    with pytest.raises(ProtocolError, match="grey and colour take other channels; audit them separately"):
+        robustkit.audit(
+            {"grey": small_net(1), "colour": small_net(3)},
+            mean=(0.5,),
+            std=(0.5,),
+            attacks="fgsm",
+            transfer=True,
+            out=tmp_path / "no",
+            **options | {"data_dir": tmp_path / "grey"},
+        )
+    with pytest.raises(ModelError, match=r"mean is .* expected three finite numbers"):
+        robustkit.load(small_net(3), mean=(0.5,) * 2, std=(0.5,) * 2, img_size=SIDE)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_exported_networks_say_how_many_channels_they_take(channels: int, tmp_path: Path) -> None:
+    network = small_net(channels).eval()
+    example = torch.rand(2, channels, SIDE, SIDE)
+    program = torch.export.export(network, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    torch.export.save(program, tmp_path / "net.pt2")
+    model = robustkit.load(f"pt2:{tmp_path / 'net.pt2'}", mean=(0.1,), std=(0.2,))
+    assert model.identity.preprocessing.mean == (0.1,) * channels
+    assert torch.allclose(model(example), network((example - 0.1) / 0.2), atol=1e-5)

@@ -184,11 +184,11 @@ def test_a_border_is_cut_off(tmp_path: Path) -> None:
 
 def test_shape_bias_is_counted_where_cues_conflict(tmp_path: Path) -> None:
     """Of predictions by hand: shape, texture, neither, no conflict, and a name without a texture."""
-    names = ("cat/cat1-dog1.png", "cat/cat2-dog2.png", "cat/cat3-cat1.png", "dog/dog1-cat1.png", "dog/dog2-car7.png")
+    names = ("cat/cat1-Dog1.png", "cat/cat2-dog2.png", "cat/cat3-cat1.png", "dog/dog1-cat1.png", "dog/dog2-car7.png")
     root = images_of(tmp_path / "data", *names, "car/plain.png", "car/car1-dog3.png")
     label_map = toy_map(
         tmp_path / "map.toml",
-        "conflict = '-([a-z]+)\\d*\\.\\w+$'\n[classes]\ncat = [0, 1]\ndog = [2, 3]\ncar = [4, 5]\n",
+        "conflict = '-([A-Za-z]+)\\d*\\.\\w+$'\n[classes]\ncat = [0, 1]\ndog = [2, 3]\ncar = [4, 5]\n",
     )
     run = robustkit.audit(
         "zoo:shapes-vit-standard", data_dir=root, label_map=label_map, attacks="none", out=tmp_path / "run", **OPTIONS
@@ -197,7 +197,7 @@ def test_shape_bias_is_counted_where_cues_conflict(tmp_path: Path) -> None:
     classes, shapes, textures = ["cat", "dog", "car"], 0, 0
     for name, prediction in zip(*table.values(), strict=True):
         shape, _, file = name.partition("/")
-        texture = file.partition("-")[2].rstrip(".png0123456789") if "-" in file else ""
+        texture = file.partition("-")[2].rstrip(".png0123456789").lower() if "-" in file else ""
         if texture and texture != shape:
             shapes += classes[prediction] == shape
             textures += classes[prediction] == texture
@@ -205,6 +205,8 @@ def test_shape_bias_is_counted_where_cues_conflict(tmp_path: Path) -> None:
     assert shapes + textures > 0 and len(rows) == 1
     assert (rows[0].value, rows[0].n) == (shapes / (shapes + textures), shapes + textures)
     assert 0 <= rows[0].low <= rows[0].value <= rows[0].high <= 1
+    (finding,) = (each for each in rows[0].findings if each.code == "labels/no-cue")
+    assert finding.text.startswith("1 of 7 names state no class of a second cue")  # plain.png
 
 
 GOOD = "[classes]\na = [0, 1]\nb = [2]\n"

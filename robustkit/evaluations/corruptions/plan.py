@@ -17,9 +17,10 @@ from corruptions import PRESETS as TABLES
 from corruptions import find_photographs, find_tiles, own_textures
 from corruptions.base import SMALLEST
 from corruptions.constants import NEEDS_COLOUR
-from corruptions.laion import read_tiles
+from corruptions.laion import STICKER, read_tiles
 
 from ...common.files import bytes_of
+from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, Sample
 from ...data.images import image_sizes, read_image
 from ...errors import BadImageError, DataError, ProtocolError, unknown
@@ -130,11 +131,11 @@ def plan_corruptions(
     constants: str = "auto",
     variant: str = "hendrycks",
     pictures: Pictures = MappingProxyType({}),
-    channels: int = 3,
+    shown: Preprocessing | None = None,
 ) -> InputPlan:
     """Plan a list (None: all that a tree of released files holds). input_sizes: (height, width) of the models.
-    constants: `auto` takes CIFAR-10-C's for 32x32 images. channels: of their images. Raises ProtocolError for unknown
-    names, DataError for files."""
+    constants: `auto` takes CIFAR-10-C's for 32x32 images. shown: how images become inputs, where they are no RGB of 8
+    bits. Raises ProtocolError for unknown names, DataError for files."""
     if constants not in ("auto", *PRESETS):
         raise ProtocolError(unknown("constants", constants, ("auto", *PRESETS)))
     if variant not in VARIANTS:
@@ -151,17 +152,17 @@ def plan_corruptions(
         if min(height, width) < SMALLEST:
             smallest = f"{SMALLEST}x{SMALLEST}"
             raise DataError(f"the model takes {width}x{height} pixels; corruptions need at least {smallest}")
+    channels = 3 if shown is None else shown.channels
     if coloured := [name for name in levels if needs_colour(name)] if channels != 3 else []:
         remedy = f"leave them out: {', '.join(f'-{name}' for name in coloured)}"
         raise ProtocolError(f"{', '.join(coloured)}: defined on RGB, and images have {channels} channels; {remedy}")
+    if "stickers" in levels and (small := next((size for size in input_sizes if min(size) <= STICKER), None)):
+        raise ProtocolError(f"stickers: as large as the model's images of {small[1]}x{small[0]}; leave them out")
     lines = []
     if constants == "auto":
-        constants, line = choose_constants(native_size(dataset), input_sizes)
+        constants, line = choose_constants(native_size(dataset, shown), input_sizes)
         lines.append(line)
-    if lacking := [name for name in levels if name in CORRUPTION_CLASSES and name not in TABLES[constants]]:
-        other, of = ("imagenet", "images of 32x32") if constants == "cifar" else ("cifar", "ImageNet's images")
-        remedy = f"leave them out ({', '.join(f'-{name}' for name in lacking)}), or give --constants {other}"
-        raise ProtocolError(f"{', '.join(lacking)}: no constants for {of} (--constants {constants}); {remedy}")
+    check_constants(levels, constants)
     textures, more = choose_textures(levels, asked or (), pictures)
     lines += more
     parts = [
@@ -176,6 +177,14 @@ def plan_corruptions(
     digests = {part.text: texture_digest(part.name, part.texture, pictures) for part in parts if part.name in TEXTURED}
     conditions = tuple(map(corruption_condition, parts))
     return InputPlan(conditions, CorruptedInputs(digests), tuple(line for line in lines if line))
+
+
+def check_constants(names: Iterable[str], constants: str) -> None:
+    """Raise ProtocolError for corruptions that have no constants for images of this size."""
+    if lacking := [name for name in names if name in CORRUPTION_CLASSES and name not in TABLES[constants]]:
+        other, of = ("imagenet", "images of 32x32") if constants == "cifar" else ("cifar", "ImageNet's images")
+        remedy = f"leave them out ({', '.join(f'-{name}' for name in lacking)}), or give --constants {other}"
+        raise ProtocolError(f"{', '.join(lacking)}: no constants for {of} (--constants {constants}); {remedy}")
 
 
 def needs_colour(name: str) -> bool:
@@ -197,12 +206,11 @@ def choose_constants(native: tuple[int, int] | None, input_sizes: Sequence[tuple
     )
 
 
-def native_size(dataset: Dataset) -> tuple[int, int] | None:
+def native_size(dataset: Dataset, preprocessing: Preprocessing | None = None) -> tuple[int, int] | None:
     """Return (height, width) of the first image that can be read, before any resize."""
     for sample in dataset.samples[:20]:
         with suppress(BadImageError):
-            width, height = dataset.image(sample).size
-            return height, width
+            return dataset.size(sample, preprocessing or Preprocessing())
     return None
 
 

@@ -23,9 +23,9 @@ from ...data.dataset import Dataset, Sample
 from ...data.images import read_image
 from ...errors import BadImageError, DataError
 from ...evaluations.corruptions import TEXTURED, expand
-from ...evaluations.corruptions.plan import native_size
+from ...evaluations.corruptions.plan import check_constants, native_size
 from ...evaluations.corruptions.tree import CorruptedTree, tree_pixels
-from .tree import CorruptOptions, Recipe, Severities, Watch, encode, settle, unwatched
+from .tree import CorruptOptions, Recipe, Severities, Watch, encode, recorded_pictures, settle, unwatched
 
 LEVELS = 1.0  # of 255, the most that JPEG and resize may change a picture that is not random
 SHARE = 0.1  # of our own figure: the most by which draw or strength may differ
@@ -105,7 +105,8 @@ def compare_tree(root: str | Path, data_dir: str | Path, *, watch: Watch = unwat
     dataset = recipe_options.chosen(replace(whole, samples=tuple(samples)))
     like = _size_of(tree, dataset) if recipe_options.img_size is None else None
     recipe, lines = settle(native_size(dataset), recipe_options, img_size=like)
-    corruptions, left_out = _possible(corruptions, recipe)
+    check_constants(corruptions, recipe.preset)
+    corruptions, left_out = _possible(corruptions, recipe, Path(root))
     with watch((), sum(map(len, corruptions.values())) * len(dataset)) as tell:
         drift = measure(tree, dataset, corruptions, recipe, recipe_options.batch_size, recipe_options.workers, tell)
     if not any(drift.distances.values()):
@@ -117,18 +118,21 @@ def compare_tree(root: str | Path, data_dir: str | Path, *, watch: Watch = unwat
     return drift
 
 
-def _possible(corruptions: Severities, recipe: Recipe) -> tuple[Severities, str]:
-    """Return what can be done without pictures that are missing, and the line that says so."""
-    rest, line = dict(corruptions), ""
+def _possible(corruptions: Severities, recipe: Recipe, root: Path) -> tuple[Severities, str]:
+    """Return what can be done without pictures that are missing, or are not those that a tree of ours records, and the
+    line that says so."""
+    recorded = recorded_pictures(root)
+    rest, lines = dict(corruptions), list[str]()
     for name in filter(corruptions.__contains__, TEXTURED):
         try:
-            recipe.digest(name)
+            if recorded.get(name, digest := recipe.digest(name)) != digest:
+                raise DataError("the tree was made with other pictures; give the same --frost-dir or --tiles-dir")
         except DataError as fault:
             del rest[name]
             if not rest:
                 raise
-            line = f"left out {name}: {fault}"
-    return rest, line
+            lines.append(f"left out {name}: {fault}")
+    return rest, "; ".join(lines)
 
 
 def _size_of(tree: CorruptedTree, dataset: Dataset) -> int | None:

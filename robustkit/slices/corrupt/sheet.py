@@ -19,7 +19,7 @@ from ...data.images import FAINT, INK, PAPER, RULE, fit_text, font, open_picture
 from ...data.sources import MAX_FILE_BYTES
 from ...errors import BadImageError, ProtocolError, RunError
 from ...evaluations.corruptions import categories, expand
-from ...evaluations.corruptions.plan import choose_textures
+from ...evaluations.corruptions.plan import check_constants, choose_textures
 from .tree import CorruptOptions, Recipe, Severities, settle
 
 SMALLEST_TILE = 128
@@ -176,6 +176,7 @@ def write_sheets(
         folders = recipe_options.pictures
         textures, more = choose_textures(corruptions, recipe_options.corruptions or "", folders)
         recipe, lines = settle((picture.height, picture.width), recipe_options, textures)
+        check_constants(corruptions, recipe.preset)
         for corruption in textures:
             recipe.digest(corruption)
         notes = [*lines, *filter(None, more)]

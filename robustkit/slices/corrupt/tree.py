@@ -43,7 +43,7 @@ from ...evaluations.corruptions import (
     asked_texture,
     expand,
 )
-from ...evaluations.corruptions.plan import CIFAR_SIZE, choose_constants, native_size, texture_digest
+from ...evaluations.corruptions.plan import CIFAR_SIZE, check_constants, choose_constants, native_size, texture_digest
 from ...evaluations.corruptions.tree import stem_of
 from ...models.device import pick_device
 
@@ -261,6 +261,7 @@ def corrupt_tree(
     whole = recipe_options.opened(data_dir)
     dataset = recipe_options.chosen(whole)
     recipe, lines = settle(native_size(dataset), recipe_options)
+    check_constants(corruptions, recipe.preset)
     pictures = {name: recipe.digest(name) for name in TEXTURED if name in corruptions}
     prepare(out, dataset, whole, corruptions, recipe, image_format, pictures)
     with watch([*dataset.notes, *lines], sum(map(len, corruptions.values())) * len(dataset)) as tell:
@@ -375,6 +376,16 @@ def prepare(
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
     text = re.sub(r"\[\s+(\d[\d,\s]*\d|\d)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text)
     write_whole(path, text.encode(), remedy="choose a folder with --write")
+
+
+def recorded_pictures(root: Path) -> dict[str, str]:
+    """Return the digests of pictures by corruption that a tree of ours records; none of another."""
+    try:
+        table = json_of(root / MANIFEST, 1 << 22)
+    except (OSError, ValueError):
+        return {}
+    pictures = table.get("pictures") if isinstance(table, dict) else None
+    return {str(name): str(digest) for name, digest in pictures.items()} if isinstance(pictures, dict) else {}
 
 
 def _source_digest(whole: Dataset) -> str:

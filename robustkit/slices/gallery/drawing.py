@@ -151,7 +151,7 @@ class Choice:
         samples = self.samples(dataset)  # also where it only refuses a class
         for sample in samples if self.ids else ():
             try:
-                dataset.image(sample)
+                dataset.pixels(sample, identity.preprocessing)
             except DataError as fault:
                 raise DataError(f"--show {sample.id}: {fault}; show another sample") from None
 

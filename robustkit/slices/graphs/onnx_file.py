@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ...common.environment import import_extra
 from ...common.files import bytes_of, check_plain, first_line, reason_of
+from ...common.preprocessing import MOST_CHANNELS
 from ...errors import CheckpointError, ModelError
 from ...models.checkpoint import checkpoint_metadata, sha256
 from ...models.identity import Classifier
@@ -69,6 +70,8 @@ class OnnxNetwork(ExportedNetwork):
         super().__init__(fixed_size, rows)
         self.path, self.custom, self.output = path, custom, output
         self._session = _session(path, runtime, custom)
+        channels = self._session.get_inputs()[0].shape[1]
+        self.input_channels = channels if isinstance(channels, int) else 3
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}
@@ -286,9 +289,10 @@ def _check_input(path: Path, graph: Any, onnx: ModuleType) -> tuple[tuple[int, i
         raise CheckpointError(f"{path}: {len(entries)} inputs ({named}); expected one, {_IMAGES}; export it so")
     _check_type(path, "input", entries[0], _IMAGES, onnx)
     sides = [_side(each) for each in entries[0].type.tensor_type.shape.dim]
-    if len(sides) != 4 or sides[1] not in (None, 3) or any(side is not None and side < 1 for side in sides):
+    empty = any(side is not None and side < 1 for side in sides)
+    if len(sides) != 4 or empty or (sides[1] or 1) > MOST_CHANNELS:
         shape = " x ".join("?" if side is None else str(side) for side in sides)
-        raise CheckpointError(f"{path}: its input is {shape}; expected images of 3 channels, B x 3 x H x W")
+        raise CheckpointError(f"{path}: its input is {shape}; expected images of 1 to 16 channels, B x C x H x W")
     rows, _, height, width = sides
     return (None if height is None or width is None else (height, width)), (rows or 1, rows)
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ...common.files import check_plain, first_line, json_in, reason_of
+from ...common.preprocessing import MOST_CHANNELS
 from ...errors import CheckpointError, ModelError
 from ...models.checkpoint import checkpoint_metadata, refuse_odd, sha256
 from ...models.identity import Classifier
@@ -136,9 +137,10 @@ class ProgramNetwork(ExportedNetwork):
         bounds: Mapping[str, tuple[int, int | None]],
         ends: tuple[str, str],
     ) -> None:
-        rows, _, height, width = sides
+        rows, channels, height, width = sides
         fixed = (height, width) if isinstance(height, int) and isinstance(width, int) else None
         super().__init__(fixed, (rows, rows) if isinstance(rows, int) else bounds[rows])
+        self.input_channels = int(channels)
         self.steps, self.sides, self.bounds = tuple(steps), tuple(sides), dict(bounds)
         self.entry, self.exit = ends
         self._weights, self._device = dict(weights), torch.device("cpu")
@@ -172,7 +174,7 @@ class ProgramNetwork(ExportedNetwork):
 
     def check_pure(self, size: tuple[int, int], path: Path) -> None:
         """Raise CheckpointError where a pass on zeros, (height, width), changes weights or images in place."""
-        images = torch.zeros(self.rows[0], 3, *size)
+        images = torch.zeros(self.rows[0], self.input_channels, *size)
         watched = [*self._weights.values(), images]
         before = [tensor._version for tensor in watched]
         with torch.no_grad():
@@ -411,9 +413,10 @@ def _input(
             what = f"a side of its input is {text[:40]!r}; expected a number or a dimension of its own"
             raise CheckpointError(f"{path}: {what}; export it with torch.export.Dim('batch') for the first one alone")
         sides.append(match["symbol"] or int(text))
-    if len(sides) != 4 or sides[1] != 3 or any(isinstance(side, int) and side < 1 for side in sides):
+    empty = any(isinstance(side, int) and side < 1 for side in sides)
+    if len(sides) != 4 or empty or sides[1] not in range(1, MOST_CHANNELS + 1):
         shape = " x ".join(map(str, sides[:8]))
-        raise CheckpointError(f"{path}: its input is {shape}; expected images of 3 channels, B x 3 x H x W")
+        raise CheckpointError(f"{path}: its input is {shape}; expected images of 1 to 16 channels, B x C x H x W")
     bounds = dict[str, tuple[int, int | None]]()
     for side in (side for side in sides if isinstance(side, str)):
         limits = ranges.get(side) or {}

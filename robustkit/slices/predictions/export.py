@@ -188,6 +188,8 @@ def _images(
 ) -> Iterator[tuple[Sample, Tensor | None]]:
     """Yield each sample with what is shown, (3, H, W) uint8 or float in [0, 1]; None where it could not be read."""
     manifest, preprocessing = run.manifest, preprocessing_of(entry)
+    if not preprocessing.is_rgb:
+        raise RunError(f"{run.path}: {entry.name} takes no RGB of 8 bits, which PNG holds; export another run")
     size = manifest.shard_size
     attack = is_attack(kind_of(text))
     start = starts_from(text) if attack else text

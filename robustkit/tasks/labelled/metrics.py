@@ -16,6 +16,7 @@ from ...common.figure import BOOTSTRAP, INVERTED, Figure
 from ...common.finding import Finding
 from ...common.groups import Groups
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, mean_of, share_of
+from ...data.class_names import named_places
 from ...display.format import Cell, count, figure_cell, p_value, scaled
 from ...display.table import Table
 from ...errors import PluginError
@@ -85,7 +86,8 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
         groups = reading.groups(read["sample_id"])
         of_passes, more = passes_figures(read, condition, early, groups)
         flags += more
-        of_cues = [] if early else shape_bias(read, reading, groups)
+        of_cues, of_names = ([], []) if early else shape_bias(read, reading, groups)
+        flags += of_names
         figures = [*_classification(read, early, groups), *of_cues, *of_passes]
         figures += checked_figures(family, condition, extras)
         rows += reading.figures(figure.of(condition, figure.metric, flags) for figure in figures)
@@ -138,20 +140,24 @@ def _cue_of(reading: RecordReader) -> str:
     return str(entry.label_map.get("conflict", "")) if isinstance(entry.label_map, Mapping) else ""
 
 
-def shape_bias(read: pa.Table, reading: RecordReader, groups: Groups | None) -> list[Figure]:
+def shape_bias(read: pa.Table, reading: RecordReader, groups: Groups | None) -> tuple[list[Figure], list[Finding]]:
     """Return the share of decisions for the shape among those for shape or texture, of samples whose cues conflict
-    (Geirhos et al. 2019); nothing of other samples."""
+    (Geirhos et al. 2019), and a finding where names state no cue; nothing of other samples."""
     if not (pattern := _cue_of(reading)) or not len(read):
-        return []
-    places = {name: place for place, name in enumerate(reading.manifest.data.class_names or ())}
-    cues = (re.search(pattern, name[-_LONGEST:]) for name in read["sample_id"].to_pylist())
-    texture = np.array([places.get(cue[1], -1) if cue else -1 for cue in cues])
+        return [], []
+    found = (re.search(pattern, name[-_LONGEST:]) for name in read["sample_id"].to_pylist())
+    cues = [cue[1] if cue else "" for cue in found]
+    classes = reading.manifest.data.class_names or ()
+    places = {cue: place for cue in {*cues} for place in named_places((cue,), classes).values()}
+    texture = np.array([places.get(cue, -1) for cue in cues])
     shape, prediction = column_of(read, "label"), column_of(read, "prediction")
     decided = (texture >= 0) & (texture != shape) & ((prediction == shape) | (prediction == texture))
+    lacking = int((texture < 0).sum())
+    findings = [Finding.of("labels/no-cue", count=lacking, n=len(read))] if lacking else []
     if not decided.any():
-        return []
+        return [], findings
     of_decided = None if groups is None else groups.only(decided)
-    return [share_of((prediction == shape)[decided], of_decided).named("shape_bias")]
+    return [share_of((prediction == shape)[decided], of_decided).named("shape_bias")], findings
 
 
 def _is_wanted(family: AnyFamily, condition: str, takers: Sequence[Gatherer], has_cues: bool, column: str) -> bool:

@@ -504,3 +504,26 @@ def test_python_does_what_the_command_does(photos: Path, tmp_path: Path, run: Co
     (sheet,) = write_sheets([photos / "a/2.png"], tmp_path, corruptions="contrast", device="cpu")
     assert sheet[0] == tmp_path / "2-corruptions.png" and sheet[0].is_file()
     assert sheet[1] == "2.png under 1 corruption"
+
+
+def test_constants_that_images_of_this_size_lack_are_one_line(photos: Path, tmp_path: Path, run: Command) -> None:
+    tree = ("--write", tmp_path / "tree", "--data-dir", photos)
+    for words, line in (
+        ((photos / "a/0.JPEG", "--corruptions", "lines", "--img-size", "64"), "lines: no constants for ImageNet's"),
+        ((*tree, "--corruptions", "lines"), "lines: no constants for ImageNet's"),
+        ((*tree, "--constants", "cifar", "--corruptions", "glitched"), "glitched: no constants for images of 32x32"),
+    ):
+        done = run(*words)
+        assert done.status == 2 and line in done.err and not (tmp_path / "tree").exists()
+
+
+def test_drift_leaves_out_what_was_made_with_other_pictures(photos: Path, tmp_path: Path, run: Command) -> None:
+    for number, colour in enumerate(("red", "blue")):
+        (tmp_path / str(number)).mkdir()
+        Image.new("RGB", (30, 30), colour).save(tmp_path / str(number) / "tile.png")
+    words = ("--data-dir", photos, "--corruptions", "mosaic(severity=1),glitched(severity=1)", *SMALL)
+    assert run("--write", tmp_path / "tree", *words, "--tiles-dir", tmp_path / "0").status == 0
+    done = run("--drift", tmp_path / "tree", *words, "--tiles-dir", tmp_path / "1")
+    assert done.status == 0 and "left out mosaic: the tree was made with other pictures" in done.out + done.err
+    done = run("--drift", tmp_path / "tree", *words, "--tiles-dir", tmp_path / "0")
+    assert done.status == 0 and "left out" not in done.out + done.err

@@ -427,15 +427,15 @@ DAMAGED: dict[str, tuple[Callable[[Members], Members], str]] = {
     "type of its input": (lambda m: edited(m, PROGRAM, lambda c: images_of(c).update(dtype=8)), "input is not float32"),
     "nine sides": (
         lambda m: edited(m, PROGRAM, lambda c: images_of(c)["sizes"].extend([{"as_int": 8}] * 5)),
-        r"its input is s\d+ x 3( x 8){6}; expected images of 3 channels",
+        r"its input is s\d+ x 3( x 8){6}; expected images of 1 to 16 channels",
     ),
     "channels": (
-        lambda m: edited(m, PROGRAM, lambda c: images_of(c)["sizes"].__setitem__(1, {"as_int": 4})),
-        r"its input is s\d+ x 4 x 8 x 8; expected images of 3 channels",
+        lambda m: edited(m, PROGRAM, lambda c: images_of(c)["sizes"].__setitem__(1, {"as_int": 17})),
+        r"its input is s\d+ x 17 x 8 x 8; expected images of 1 to 16 channels",
     ),
     "no height": (
         lambda m: edited(m, PROGRAM, lambda c: images_of(c)["sizes"].__setitem__(2, {"as_int": 0})),
-        r"its input is s\d+ x 3 x 0 x 8; expected images of 3 channels",
+        r"its input is s\d+ x 3 x 0 x 8; expected images of 1 to 16 channels",
     ),
     "byte order": (lambda m: m | {"byteorder": b"big"}, "written on a machine of another byte order; export it on one"),
     "three operators": (lambda m: edited(m, PROGRAM, strangers(3)), r"\(os\.x2, os\.x1, os\.x0\); export"),
