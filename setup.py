@@ -40,6 +40,7 @@ setup(
         "pillow>=10.1",
         "scikit-image>=0.22",
         "scipy>=1.11",
+        "tifffile>=2022.8.12",  # bands of TIFF, which Pillow reads as RGB; scikit-image needs it, too
         "opencv-python-headless>=4.8",
         "pyarrow>=17.0",
         "pandas>=2.2",
