@@ -144,6 +144,7 @@ def with_alpha(kind: str) -> bytes:
         (bytes_of(np.array([{"a": 1}]), "npy"), 4, "not an array of numbers"),
         (bytes_of(drawn(SIDE, SIDE, 4), "npy")[:-50], 4, "not an array of numbers"),
         (b"\x93NUMPY\x01\x00\xff\xff", 4, "not an array of numbers"),
+        (bytes_of(drawn(0, SIDE, 4), "npy"), 4, "uint8 of shape (0, 32, 4)"),
         (bytes_of(drawn(SIDE, SIDE, 4), "tiff")[:200], 4, "not a TIFF that can be read"),
         (pages(drawn(4, SIDE, SIDE)), 4, "axes ZYX of shape (4, 32, 32); expected one picture"),
         (tiff_of(drawn(SIDE, SIDE), "miniswhite"), 1, "photometric interpretation 0"),
