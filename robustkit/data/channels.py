@@ -175,6 +175,6 @@ def looked_at(values: Tensor, show: tuple[int, ...]) -> Tensor:
     """Return (..., 3, H, W) of (..., C, H, W) to be looked at: the channels of `show`, from 1; else the first three, or
     the first as grey."""
     channels = values.shape[-3]
-    usual = (1, 2, 3) if channels >= 3 else (1, 1, 1)
+    usual = (1, 2, 3) if channels > 3 else (1, 1, 1)
     places = torch.tensor(show or usual, device=values.device) - 1
     return values if channels == 3 and not show else values.index_select(values.ndim - 3, places)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from legacy_draws import write_frost_photographs
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw
 from places import ROOT
 
 import robustkit
@@ -75,6 +75,35 @@ def test_the_authors_draws_give_the_authors_pixels(kind: str) -> None:
         drawn = Draws(severity, {name: torch.as_tensor(value)[None] for name, value in numbers.items()})
         assert torch.equal(made.apply(pixels(image), drawn), pixels(expected)), severity
         assert (expected != image).mean() > 0.1
+
+
+def slow_lines(image: Image.Image, count: int, step: int) -> Image.Image:
+    """Lines downwards with Pillow: each cell in its mean colour, up to where its mean grey level pushes the pen."""
+    (width, height), made = image.size, Image.new("RGB", image.size)
+    pen, grey = ImageDraw.Draw(made), image.convert("L")
+    for number in range(count):
+        start = number / count * width
+        x, y = start, 0
+        for row in range(0, height, step):
+            box = (int(start), row, min(int(start + width / count), width), min(row + step, height))
+            size = max(box[2] - box[0], 0) * (box[3] - box[1])
+            cell, level = np.asarray(image.crop(box)).reshape(-1, 3), np.asarray(grey.crop(box))
+            colour = tuple(int(each) // size for each in cell.sum(axis=0)) if size else (0, 0, 0)
+            shift = -40 * (1 - (int(level.sum()) // size if size else 0) / 255)
+            pen.line((x, y, start + shift, row), fill=colour)
+            x, y = start + shift, row
+    return made
+
+
+@pytest.mark.parametrize("severity", range(1, 6))
+def test_lines_are_those_that_pillow_draws(severity: int) -> None:
+    """Also of single colours, on both sides of where the grey level steps."""
+    generator = np.random.default_rng(severity)
+    colours = generator.integers(0, 256, (6, 3), dtype=np.uint8)
+    for array in (generator.integers(0, 256, (48, 300, 3), dtype=np.uint8), np.tile(colours, (24, 50, 1))):
+        expected = slow_lines(Image.fromarray(array), *corruption("vertical_lines").constants(severity))
+        made = corruption("vertical_lines").apply(pixels(array), Draws(severity))
+        assert torch.equal(made, pixels(np.asarray(expected)))
 
 
 @pytest.mark.parametrize("kind", KINDS)

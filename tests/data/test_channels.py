@@ -88,6 +88,14 @@ def test_values_are_scaled_by_their_range() -> None:
     assert np.allclose(png[0].numpy(), grey / 65535, rtol=0, atol=1e-7)
 
 
+def test_grey_stored_as_rgb_is_one_channel_or_three() -> None:
+    grey = drawn(SIDE, SIDE)
+    data = bytes_of(np.stack([grey] * 3, axis=2), "PNG")
+    one = channel_pixels(data, shown(1), "it")
+    three = channel_pixels(data, shown(3, value_range=(0.0, 255.0)), "it")
+    assert one.shape == (1, SIDE, SIDE) and torch.allclose(three, one.expand(3, -1, -1), atol=1e-7)
+
+
 def test_where_an_array_has_its_channels() -> None:
     values = drawn(20, 24, 5)
     expected, size = to_unit_range(torch.tensor(values).permute(2, 0, 1)), (20, 24)
