@@ -110,14 +110,14 @@ def test_the_page_that_helps_to_choose_states_the_same_figures() -> None:
         assert f"`{name}` {quick.off} ({quick.count}; {quick.most})" in text
     elsewhere = sorted(quick.elsewhere for quick in QUICK.values() if quick.elsewhere)
     assert f"on other data sets by {elsewhere[0]} to {elsewhere[-1]}" in text
-    rows = [*page.beside(page.load(ROOT / STUDY)[0])]
+    rows = [*page.next_to_each(page.load(ROOT / STUDY)[0])]
     preset, middle = (
         next(row[3] for row in rows if row[0] == "`in-c`" and each in row[1]) for each in ("preset", "=3")
     )
     assert f"`--preset quick` were off by {preset} for `in-c`, and `in-c(severity=3)` by {middle}" in text
 
 
-def test_the_page_beside_imagenet_c_is_of_the_stored_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_next_to_imagenet_c_is_of_the_stored_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture = Path("docs/pictures/corruption-sets.svg")
     shutil.copytree(ROOT / STUDY, tmp_path / STUDY)
     (tmp_path / page.PAGE.parent).mkdir(parents=True)
@@ -130,7 +130,7 @@ def test_the_page_beside_imagenet_c_is_of_the_stored_errors(tmp_path: Path, monk
     assert (tmp_path / picture).read_text("utf-8").count("<use") == (ROOT / picture).read_text("utf-8").count("<use")
 
 
-def test_the_sentences_beside_imagenet_c_are_what_the_errors_say() -> None:
+def test_the_sentences_next_to_imagenet_c_are_what_the_errors_say() -> None:
     text = " ".join((ROOT / page.PAGE).read_text("utf-8").split())
     _, means = page.load(ROOT / STUDY)
     more, laion = dict[str, list[float]](), dict[str, list[float]]()
@@ -141,7 +141,7 @@ def test_the_sentences_beside_imagenet_c_are_what_the_errors_say() -> None:
         if "laion-c" in figures:
             laion.setdefault(data, []).append(100 * figures["laion-c"].value)
     assert max(map(abs, (*more["robust"], *more["others"]))) < 4 and "its errors are within 4 points" in text
-    assert "no two checkpoints that both sets tell apart change places" in text
+    assert "no two checkpoints that both sets distinguish change places" in text
     assert {row[-1] for row in list(page.agreement(means))[1:]} == {"0"}
     assert f"for robust networks, by {min(more['robust'])} to {max(more['robust'])} points" in text
     assert f"all others by at most {max(more['others'])}" in text

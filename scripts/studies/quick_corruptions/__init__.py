@@ -1,1 +1,1 @@
-"""Choose the quick sets of corruptions, and put newer sets beside ImageNet-C."""
+"""Choose the quick sets of corruptions, and compare newer sets with ImageNet-C."""

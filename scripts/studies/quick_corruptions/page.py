@@ -1,4 +1,4 @@
-"""Where a small run may stop, and what newer sets of corruptions say beside ImageNet-C.
+"""Where a small run may stop, and what newer sets of corruptions say next to ImageNet-C.
 
     python -m scripts.studies.quick_corruptions.page runs/shapes runs/cifar runs/vit …
     python -m scripts.studies.quick_corruptions.page
@@ -173,7 +173,7 @@ def choices(errors: Sequence[Errors]) -> Iterator[tuple[str, ...]]:
         yield f"`{name}`", ", ".join(choice.kinds), str(choice.severity), seen, f"{score:.1f}", *misses, _taus(taus)
 
 
-def beside(errors: Sequence[Errors]) -> Iterator[tuple[str, ...]]:
+def next_to_each(errors: Sequence[Errors]) -> Iterator[tuple[str, ...]]:
     """Yield how far off other small selections are, next to the choice, on the same checkpoints."""
     yield "set", "selection", "conditions", "RMS", "worst"
     items = str(presets_of("classification")["quick"]["corruptions"]).split(",")
@@ -231,7 +231,7 @@ def study(errors: Sequence[Errors]) -> str:
         "same order. Checkpoints of shapes differ little from each other, so their order is uncertain under either.",
         "## Next to other selections",
         "On the same checkpoints. The quick sets were chosen on most of them, the other selections on none.",
-        markdown([*beside(errors)]),
+        markdown([*next_to_each(errors)]),
         "## The runs",
         RUNS,
         "## Each checkpoint",
@@ -240,10 +240,10 @@ def study(errors: Sequence[Errors]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-# Beside ImageNet-C
+# Next to ImageNet-C
 
 NEWER = {"C-bar": ("in-c-bar", "cifar-c-bar"), "LAION-C": ("laion-c",)}
-"""Columns beside in-c, and the sets that each may hold."""
+"""Columns next to in-c, and the sets that each may hold."""
 
 
 def _of_column(figures: Mapping[str, Figure], column: str) -> Figure | None:
@@ -264,7 +264,7 @@ def table(means: Means) -> Iterator[tuple[str, ...]]:
 
 
 def agreement(means: Means) -> Iterator[tuple[str, ...]]:
-    """Yield how each newer set orders checkpoints next to in-c: pairs of one data set, and those told apart by both."""
+    """Yield how each newer set orders checkpoints next to in-c: pairs of one data set, and those that both order."""
     yield "data", "set", "checkpoints", "tau with IN-C", "pairs in another order", "of these beyond both intervals"
     for column in NEWER:
         by_data: dict[str, list[tuple[Figure, Figure]]] = {}
@@ -314,7 +314,7 @@ def figure(means: Means) -> bytes:
     return painted(330, paint, "corruption-sets")
 
 
-def beside_imagenet_c(means: Means, picture: str) -> str:
+def next_to_imagenet_c(means: Means, picture: str) -> str:
     """Return the page on what newer sets say. picture: the way to the figure from the page."""
     alt = "Mean error under C-bar and LAION-C against that under ImageNet-C, a marker a checkpoint"
     parts = [
@@ -345,7 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_page(FOLDER / "README.md", study(errors))
         picture = PAGE.parents[1] / "pictures" / f"{PAGE.stem}.svg"
         write_whole(picture, figure(means))
-        write_page(PAGE, beside_imagenet_c(means, f"../pictures/{picture.name}"))
+        write_page(PAGE, next_to_imagenet_c(means, f"../pictures/{picture.name}"))
     except (RobustkitError, OSError) as fault:
         print(f"scripts.studies.quick_corruptions.page: {fault}", file=sys.stderr)
         return getattr(fault, "exit_code", 2)
