@@ -16,6 +16,7 @@ from .groups import Groups, cluster_variance, count_units, effective_units, grou
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
+NO_INTERVAL = (math.nan, math.nan)
 Z = 1.959963984540054
 BINS = 15
 _TAIL = 0.025
@@ -239,6 +240,20 @@ def percentiles(n: float) -> tuple[float, float]:
     """
     tail = 100 * float(ndtr(math.sqrt(n / (n - 1)) * stdtrit(n - 1, _TAIL))) if n > 1 else 0.0
     return tail, 100 - tail
+
+
+def basic_ends(drawn: Floats, value: float, groups: Groups | None, n: int, most: float = 1.0) -> Interval:
+    """Return the 95 % interval of a figure of n samples by the basic bootstrap, from (R,) resamples. A sample that is
+    drawn twice makes mAP larger, so that percentiles of resamples would be too high (Davison and Hinkley 1997, 5.2).
+    Of a perfect figure, or one of 0, resamples say nothing: its interval is Wilson's of as many samples."""
+    finite, units = drawn[np.isfinite(drawn)], n if groups is None else groups.count
+    if min(n, units) < FEWEST or not len(finite):
+        return NO_INTERVAL
+    if min(abs(value), abs(value - most)) < _ROUNDING and (abs(finite - value) < _ROUNDING).all():
+        return wilson(value * units, units)
+    low, high = np.percentile(finite, percentiles(n if groups is None else groups.effective))
+    low, high = include_estimate(value, 2 * value - float(high), 2 * value - float(low))
+    return max(low, 0.0), min(high, most)
 
 
 def include_estimate(value: float, low: float, high: float) -> Interval:

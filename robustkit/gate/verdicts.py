@@ -187,7 +187,8 @@ def judged_figure(figure: Figure) -> Figure:
     if figure.low != figure.high or (metric and metric.binary):
         return figure
     reach = rare_share_bound(figure.n) if metric and metric.share else math.nan
-    return replace(figure, low=figure.value - reach, high=figure.value + reach)
+    low, high = figure.value - reach, figure.value + reach  # a share's stay in [0, 1]
+    return replace(figure, low=max(low, 0.0), high=min(high, 1.0))
 
 
 Described = tuple[Manifest, CheckpointEntry]  # a checkpoint of a run, as run.json describes both

@@ -77,6 +77,9 @@ def test_an_interval_without_width_is_as_wide_as_few_samples_allow(tmp_path: Pat
     assert "the figure has no interval" in verdict(run, "nll under clean <= 9 with 95 % confidence").reason
     row = Figure(0.2, 20, 0.2, 0.2)
     assert judged_figure(row.of("cam(agcam)", "cam_iou")).high == 0.2 + rare_share_bound(20)
+    for value, ends in ((1.0, (1 - rare_share_bound(20), 1.0)), (0.0, (0.0, rare_share_bound(20)))):  # of a share
+        judged = judged_figure(Figure(value, 20, value, value).of("cam(agcam)", "cam_iou"))
+        assert (judged.low, judged.high) == pytest.approx(ends)
     assert math.isnan(judged_figure(row.of("cam(agcam)", "cam_iou_over_control")).high)  # a difference, not a share
 
 

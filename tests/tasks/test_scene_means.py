@@ -57,6 +57,20 @@ def test_means_over_three_and_five_severities_are_kept_apart() -> None:
     )  # over five severities, and over the three of segmenters
 
 
+def test_a_quick_set_says_that_it_was_measured_for_another_figure() -> None:
+    rows = [
+        *scene_mean_rows(all_of(SETS["in-c-quick"], 0.6), 1, "0"),
+        *scene_mean_rows(all_of(SETS["in-c"], 0.6), 1, "0"),
+    ]
+    noted = {
+        row.condition: [one.text for one in row.findings if one.code == "corruptions/quick-elsewhere"] for row in rows
+    }
+    assert noted["in-c-quick"] == [
+        "in-c-quick estimates in-c from three kinds; how near it comes was measured for the error of classifiers alone"
+    ]
+    assert not any(texts for condition, texts in noted.items() if condition != "in-c-quick")
+
+
 def test_what_a_result_is_over() -> None:
     assert shares_of("clean") == {"clean": 1.0}
     assert shares_of("pgd(eps=1/255,steps=20)") == {"pgd(eps=1/255,steps=20)": 1.0}

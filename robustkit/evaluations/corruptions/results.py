@@ -234,6 +234,12 @@ def tree_doubts(
     return doubts
 
 
+def quick_notes(condition: str) -> list[Finding]:
+    """Return that a quick set was not measured for other figures than the error of classifiers."""
+    name = kind_of(condition)
+    return [Finding.of("corruptions/quick-elsewhere", name=name, of=QUICK[name].of)] if name in QUICK else []
+
+
 class MeanErrors(Overview):
     def __init__(self, reading: RecordReader) -> None:
         self.reading, self.outcomes = reading, dict[str, CorruptionSample]()

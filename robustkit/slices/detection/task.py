@@ -13,13 +13,13 @@ from ...common.differences import Difference, of_resamples
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
 from ...common.groups import Groups
-from ...common.intervals import Floats, include_estimate, percentiles, resampled_figures, wilson
+from ...common.intervals import NO_INTERVAL, Floats, basic_ends, resampled_figures
 from ...display.format import count, counted, scaled, share
 from ...display.table import CardPart, Section, Table, join_tables, of_tables
 from ...display.text import capital, code
 from ...evaluations.condition import is_over_groups, kind_of, name_of, shares_of, words_of
 from ...evaluations.corruptions import BENCHMARK, SETS, parse_corrupted, possible_means, span
-from ...evaluations.corruptions.results import merged_flags
+from ...evaluations.corruptions.results import merged_flags, quick_notes
 from ...evaluations.corruptions.tables import level_figures, retention_levels, retention_tables
 from ...evaluations.metrics import Cells, Metric, finite_or_none, mean_share
 from ...evaluations.presenting import card_parts_of, finding_lines, left_out_lines
@@ -59,7 +59,6 @@ METRICS = (
     Metric("retention", "retention %", 100, 1, least=0),
     Metric("ap(", "average precision % of a category", 100, 1, share=True, parametric=True),
 )
-NO_INTERVAL = (math.nan, math.nan)
 _PUBLISHED = {"mpc": MAP.name, "rpc": "retention"}  # what papers call two figures of the benchmark
 _NOTE = f"Over {BENCHMARK}, mAP is mPC and retention is rPC (Michaelis et al. 2019)."
 _LONGEST = 40  # the longest table of categories that a terminal or a card shows, in rows
@@ -85,7 +84,7 @@ class Scored:
         drawn = resampled_figures(detections.figures, n, groups)
         counts = [n] * len(FIGURES) + seen
         every = zip(drawn.T, values.tolist(), counts, strict=True)
-        ends = [ends_of(column, value, groups, count) for column, value, count in every]
+        ends = [basic_ends(column, value, groups, count) for column, value, count in every]
         sizes = [detections.figures(ones, name[4:])[0, 0] for name in _SIZES]
         values = np.concatenate([values[: len(FIGURES)], sizes, values[len(FIGURES) :]])
         rare = sum(0 < count < FEWEST for count in seen)
@@ -100,7 +99,7 @@ class Scored:
         values = sum(weight * each.values for weight, each in zip(weights, members, strict=True))
         drawn = sum(weight * each.resampled for weight, each in zip(weights, members, strict=True))
         n, pairs = len(first.ids), zip(drawn.T, values[: len(FIGURES)].tolist(), strict=True)
-        ends = [ends_of(column, value, first.groups, n) for column, value in pairs] + [NO_INTERVAL] * len(first.seen)
+        ends = [basic_ends(column, value, first.groups, n) for column, value in pairs] + [NO_INTERVAL] * len(first.seen)
         return replace(first, values=values, resampled=drawn, ends=ends, flags=tuple(merged_flags(members)))
 
     def left(self, clean: Scored) -> tuple[float, Floats]:
@@ -122,20 +121,6 @@ class Scored:
                 yield self.figure(value, its, n).of(condition, name, flags)
 
 
-def ends_of(drawn: Floats, value: float, groups: Groups | None, n: int, most: float = 1.0) -> tuple[float, float]:
-    """Return the 95 % interval of a figure of n images by the basic bootstrap, from (R,) resamples. An image that is
-    drawn twice makes mAP larger, so that percentiles of resamples would be too high (Davison and Hinkley 1997, 5.2).
-    Of a perfect figure, or one of 0, resamples say nothing: its interval is Wilson's of as many images."""
-    finite, units = drawn[np.isfinite(drawn)], n if groups is None else groups.count
-    if min(n, units) < FEWEST or not len(finite):
-        return NO_INTERVAL
-    if value in (0.0, most) and (finite == value).all():
-        return wilson(value * units, units)
-    low, high = np.percentile(finite, percentiles(n if groups is None else groups.effective))
-    low, high = include_estimate(value, 2 * value - float(high), 2 * value - float(low))
-    return max(low, 0.0), min(high, most)
-
-
 def mean_rows(every: Mapping[str, Scored], categories: Sequence[str]) -> Iterator[Figure]:
     """Yield the rows of every mean that conditions of the same images allow: over severities, and over sets of
     corruptions, where `map` of the benchmark's is mPC; `retention` is the share of the clean mAP, there rPC."""
@@ -146,10 +131,11 @@ def mean_rows(every: Mapping[str, Scored], categories: Sequence[str]) -> Iterato
         if len(members) < len(shares) or not all(each.ids.equals(members[0].ids) for each in members):
             continue
         mean = Scored.mean(zip(shares.values(), members, strict=True))
+        mean = replace(mean, flags=(*mean.flags, *quick_notes(text)))
         rows = [*mean.rows(text, categories if is_over_groups(text) else ())]
         if clean is not None and clean.ids.equals(mean.ids):
             value, drawn = mean.left(clean)
-            ends = ends_of(drawn, value, mean.groups, len(mean.ids), math.inf)
+            ends = basic_ends(drawn, value, mean.groups, len(mean.ids), math.inf)
             rows.append(mean.figure(value, ends, len(mean.ids)).of(text, "retention", merged_flags([mean, clean])))
         yield from rows
         if kind_of(text) == BENCHMARK:

@@ -5,6 +5,7 @@ None of them is a mean over images, so intervals come from resampled images, for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,12 +16,12 @@ from numpy.typing import NDArray
 
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
-from ...common.groups import Groups, chosen_groups, count_units, effective_units
-from ...common.intervals import Floats, mean_of, resampled_figures, share_of
+from ...common.groups import Groups, chosen_groups
+from ...common.intervals import Floats, basic_ends, mean_of, resampled_figures, share_of
 from ...errors import DamagedRecord
 from ...evaluations.aggregate import column_of
 from ...runs.metadata import SampleGroups
-from ...tasks.segmentation.counts import NO_INTERVAL, bootstrap_ends, mean_known
+from ...tasks.segmentation.counts import mean_known
 from .labels import HELD, UNKNOWN
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ OF_LABELS = ("ap", "precision", "recall", "f1")
 COLUMNS = ("sample_id", "labelled", "predicted", "logits", "correct", "bce", "linf", "l2", "error")
 """The columns of a record that `Outcomes.of` reads."""
 OVER_LABELS = ("map", "macro_f1")  # means over labels
-LEFT_OUT, LEFT_EARLY = "multilabel/label-left-out", "multilabel/left-early"
+LEFT_OUT, LEFT_EARLY, RARE = "multilabel/label-left-out", "multilabel/left-early", "multilabel/rare-labels"
 _NAMED = 5  # labels that a finding names
 
 Bools = NDArray[np.bool_]
@@ -140,23 +141,19 @@ class Outcomes:
         """The groups of the images, which are resampled as a whole; None where each stands for itself."""
         return None if self.sample_groups is None else self.sample_groups.of(self.ids)
 
-    @property
-    def enough(self) -> bool:
-        """Whether there are enough images, or groups of them, for intervals."""
-        return count_units(self.groups, len(self.ids)) >= FEWEST
-
     @cached_property
     def resampled(self) -> Floats:
         """(R, 5 + 4 K): the figures of resampled images, with the same draws for as many images."""
         return resampled_figures(self.figures, len(self.ids), self.groups)
 
-    def figure(self, place: int, n: int, enough: bool = True) -> Figure:
-        """Return one of `figures` with its interval by the bootstrap, of n images. enough: for an interval."""
+    def figure(self, place: int, which: Bools | None = None) -> Figure:
+        """Return one of `figures` with its interval by the bootstrap. which: (n,) images that it is of, None: all."""
+        groups, n = self.groups, len(self.ids)
+        if which is not None:
+            groups, n = chosen_groups(groups, which), int(which.sum())
         value = float(self.values[place])
-        ends = NO_INTERVAL
-        if enough and self.enough:
-            ends = bootstrap_ends(self.resampled[:, place], effective_units(self.groups, len(self.ids)), value)
-        return Figure(value, n, *ends, BOOTSTRAP, groups=self.groups.count if self.groups else 0)
+        ends = basic_ends(self.resampled[:, place], value, groups, n)
+        return Figure(value, n, *ends, BOOTSTRAP, groups=groups.count if groups else 0)
 
 
 def place_of(metric: str, names: Sequence[str]) -> int | None:
@@ -170,25 +167,30 @@ def place_of(metric: str, names: Sequence[str]) -> int | None:
 
 
 def outcome_rows(condition: str, outcomes: Outcomes, names: Sequence[str], early: bool = False) -> Iterator[Figure]:
-    """Yield the rows of one condition. Those of a label are of the images in which it is known; it has an interval
-    where ten images have it. early: images left at their first wrong label."""
-    n, positives = len(outcomes.ids), outcomes.positives.tolist()
-    flags = list(outcomes.flags)
+    """Yield the rows of one condition. Those of a label are of the images that have it, its precision of those where it
+    is predicted: ten of them are needed for an interval. early: images left at their first wrong label."""
+    positives, flags = outcomes.positives.tolist(), list(outcomes.flags)
+    left = [Finding.of(LEFT_EARLY)] if early else []
     yield share_of(outcomes.correct, outcomes.groups).of(condition, "exact_match", flags)
     with np.errstate(invalid="ignore"):
-        yield mean_of(outcomes.bce, outcomes.groups).of(condition, "bce", flags)
-    absent = [name for name, count in zip(names, positives, strict=True) if not count]
+        yield mean_of(outcomes.bce, outcomes.groups).of(condition, "bce", [*flags, *left])
     for place, metric in enumerate(FIGURES[:3]):
-        more = [Finding.of(LEFT_EARLY)] if early else []
-        more += [_left_out(absent, names)] if absent and metric in OVER_LABELS else []
-        yield outcomes.figure(place, n).of(condition, metric, [*flags, *more])
-    counts = np.count_nonzero(outcomes.truths != UNKNOWN, axis=0).tolist()
+        more = _of_means(positives, names) if metric in OVER_LABELS else []
+        yield outcomes.figure(place).of(condition, metric, [*flags, *left, *more])
+    has, is_known = outcomes.truths == HELD, outcomes.truths != UNKNOWN
     for kind, word in enumerate(OF_LABELS):
         for label, name in enumerate(names):
             at = len(FIGURES) + kind * len(names) + label
             if positives[label] and np.isfinite(outcomes.values[at]):
-                figure = outcomes.figure(at, counts[label], positives[label] >= FEWEST)
-                yield figure.of(condition, f"{word}({name})", flags)
+                which = (is_known & outcomes.predicted if word == "precision" else has)[:, label]
+                yield outcomes.figure(at, which).of(condition, f"{word}({name})", [*flags, *left])
+
+
+def _of_means(positives: Sequence[int], names: Sequence[str]) -> list[Finding]:
+    """Return what a mean over labels leaves out, and which of its labels few images have."""
+    absent = [name for name, count in zip(names, positives, strict=True) if not count]
+    rare, findings = sum(0 < count < FEWEST for count in positives), [_left_out(absent, names)] if absent else []
+    return findings + ([Finding.of(RARE, count=rare, of=len(names) - len(absent))] if rare else [])
 
 
 def _left_out(absent: Sequence[str], names: Sequence[str]) -> Finding:
@@ -208,9 +210,9 @@ def mean_rows(mean: str, parts: Sequence[tuple[float, Outcomes]], flags: Sequenc
     first = parts[0][1]
     for place, metric in enumerate(FIGURES):
         value, drawn = weighted(parts, place)
-        effective, groups = effective_units(first.groups, len(first.ids)), first.groups.count if first.groups else 0
-        ends = bootstrap_ends(drawn, effective, value) if first.enough else NO_INTERVAL
-        yield Figure(value, len(first.ids), *ends, BOOTSTRAP, groups=groups).of(mean, metric, flags)
+        ends = basic_ends(drawn, value, first.groups, len(first.ids), math.inf if metric == "bce" else 1.0)
+        count = first.groups.count if first.groups else 0
+        yield Figure(value, len(first.ids), *ends, BOOTSTRAP, groups=count).of(mean, metric, flags)
 
 
 def flip_shares(first: Outcomes, second: Outcomes, label: int | None = None) -> dict[str, Figure]:

@@ -76,9 +76,10 @@ class LabelReader:
             if is_list:
                 raise DataError(f"{table}: a column of lists has no order; leave out --order columns, give --names")
             self._check_count(table, columns)
-            if self.names is not None and {*self.names} == {*columns} and [*self.names] != [*columns]:
-                theirs = f"the model names its outputs in another order, {first_names(self.names, 3)}"
-                raise DataError(f"{table}: columns {first_names(columns, 3)}, but {theirs}; leave out --order columns")
+            for place, name in enumerate(columns):
+                if place not in (meant := _meant(name, self.names or ()) or [place]):
+                    theirs = f"which the model calls its output {meant[0]}; leave out --order columns"
+                    raise DataError(f"{table}: column {name!r} would be output {place}, {theirs}")
             return tuple(columns), [*range(len(columns))]
         if self.names is None:
             remedy = "give --names FILE with the labels in the order of the outputs"
@@ -132,3 +133,11 @@ class LabelReader:
             return tuple(HELD if place in present else ABSENT for place in range(len(names)))
 
         return read
+
+
+def _meant(column: str, names: Sequence[str]) -> list[int]:
+    """Return the output that a column's name means; none where it means none, or may be several."""
+    try:
+        return places_by_name([column], names, "")
+    except DataError:
+        return []

@@ -18,9 +18,18 @@ from ...display.table import CardPart, Section, Table, of_tables, side_by_side, 
 from ...display.text import Made, code
 from ...errors import RunError
 from ...evaluations.aggregate import Parts, RecordReader, Results, readable_rows
-from ...evaluations.condition import Clause, in_means, is_over_groups, name_of, shares_of, stops_early, words_of
+from ...evaluations.condition import (
+    Clause,
+    in_means,
+    is_over_groups,
+    kind_of,
+    name_of,
+    shares_of,
+    stops_early,
+    words_of,
+)
 from ...evaluations.corruptions import in_short, possible_means
-from ...evaluations.corruptions.results import merged_flags
+from ...evaluations.corruptions.results import merged_flags, quick_notes
 from ...evaluations.family import AnyFamily, Summary, families_of, summary_of
 from ...evaluations.metrics import Cells, Metric, finite_or_none, mean_share, of_samples
 from ...evaluations.presenting import card_parts_of, finding_lines, of_family, tables_of_families
@@ -55,6 +64,8 @@ METRICS = (
         for metric in flips.METRICS
     ),
 )
+LEAVING = ("apgd", "square", "fmn")
+"""Attacks that leave an image as it is once one of its labels is wrong."""
 _FLIPS = tuple(metric.name for metric in flips.METRICS)
 _HEADLINE, _LONGEST = "mAP % [95 %]", 40  # rows of a table of labels that a terminal shows
 
@@ -93,14 +104,15 @@ class Multilabel(Task):
                 flags.append(Finding.of("model/non-finite-logits", count=odd, n=len(read)))
             flags += reading.dependence(condition, outcomes.ids, outcomes.correct)
             outcomes = replace(outcomes, flags=tuple(flags))
-            rows += reading.figures(outcome_rows(condition, outcomes, names, stops_early(condition, reading.manifest)))
+            early = kind_of(condition) in LEAVING or stops_early(condition, reading.manifest)
+            rows += reading.figures(outcome_rows(condition, outcomes, names, early))
             for norm in ("linf", "l2"):
                 if (largest := pc.max(read[norm]).as_py() or 0.0) > 0:
                     rows += reading.figures([Figure(largest, len(read)).of(condition, f"{norm}_max", flags)])
             if in_means(condition):
                 by_condition[condition] = outcomes
         of_families = (row for summary in summaries.values() if summary for row in summary.finish())
-        return rows, reading.figures(_means(by_condition, reading.manifest.data.n)), reading.figures(of_families)
+        return rows, reading.figures(means_of(by_condition, reading.manifest.data.n)), reading.figures(of_families)
 
     def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
         outcomes = Outcomes.of(run.table(checkpoint, condition, COLUMNS))
@@ -195,7 +207,7 @@ def _outcomes(side: CheckpointRecords, condition: str) -> Outcomes:
     return outcomes
 
 
-def _means(by_condition: Mapping[str, Outcomes], expected: int) -> Iterator[Figure]:
+def means_of(by_condition: Mapping[str, Outcomes], expected: int) -> Iterator[Figure]:
     """Yield the rows of every mean that the conditions allow, over the images read under all of it."""
     for mean in possible_means(by_condition):
         shares = shares_of(mean)
@@ -207,7 +219,7 @@ def _means(by_condition: Mapping[str, Outcomes], expected: int) -> Iterator[Figu
             lost = expected - len(ids)
             lack = [Finding.of("data/lacks-conditions", count=lost, expected=expected)] if lost else []
             parts = list(zip(shares.values(), members, strict=True))
-            yield from mean_rows(mean, parts, merged_flags(members) + lack)
+            yield from mean_rows(mean, parts, [*merged_flags(members), *lack, *quick_notes(mean)])
 
 
 def _corrupted(results: Results) -> list[Table]:

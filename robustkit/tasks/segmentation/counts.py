@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...common.figure import BOOTSTRAP, Figure
 from ...common.finding import Finding
 from ...common.groups import Groups, effective_units
-from ...common.intervals import Floats, include_estimate, percentiles, resampled_figures
+from ...common.intervals import NO_INTERVAL, Floats, include_estimate, percentiles, resampled_figures
 from ...errors import DataError, ModelError
 from ...runs.metadata import SampleGroups
 
@@ -32,7 +32,6 @@ METRICS = ("miou", "pixel_accuracy", "mean_accuracy", "nll")
 BY_RUN = ("intersections", "predicted")  # the columns that an attack has of each of its runs, too
 COLUMNS = ("sample_id", "intersections", "predicted", "labelled", "nll", "linf", "l2", "error")
 """The columns of a record that `Counts.of` reads."""
-NO_INTERVAL = (math.nan, math.nan)
 
 
 def class_counts(predictions: Tensor, truth: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,7 +20,7 @@ from ...common.differences import Difference, of_resamples
 from ...common.figure import FEWEST, Figure
 from ...common.finding import Finding
 from ...common.groups import Groups
-from ...common.intervals import Floats
+from ...common.intervals import NO_INTERVAL, Floats
 from ...display.format import count, counted, percent, scaled
 from ...display.svg import Plot, brief_labels, dots, labels, legend, list_some, panels, shorten_name, style
 from ...display.table import CardPart, Table
@@ -28,7 +28,7 @@ from ...display.text import capital, code
 from ...evaluations.attacks import starts_from
 from ...evaluations.condition import in_means, is_over_groups, kind_of, name_of, shares_of, words_of
 from ...evaluations.corruptions import BENCHMARK, possible_means
-from ...evaluations.corruptions.results import merged_flags
+from ...evaluations.corruptions.results import merged_flags, quick_notes
 from ...evaluations.corruptions.tables import retention_tables
 from ...evaluations.metrics import LEFT_OUT, Cells, finite_or_none
 from ...evaluations.records import CheckpointRecords, common_groups, common_ids, nothing_common
@@ -36,7 +36,7 @@ from ...protocol.condition import CLEAN
 from ...runs.metadata import SampleGroups
 from .. import metric_of
 from ..task import ConditionTable
-from .counts import BY_RUN, COLUMNS, METRICS, NO_INTERVAL, Counts, bootstrap_ends, is_biased, mean_known, weighted_mean
+from .counts import BY_RUN, COLUMNS, METRICS, Counts, bootstrap_ends, is_biased, mean_known, weighted_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,7 +149,7 @@ def _mean(
         return
     members, clean = [same[text] for text in shares], same.get(CLEAN.text)
     lack = [Finding.of("data/lacks-conditions", count=expected - n, expected=expected)] if n < expected else []
-    flags = merged_flags(members) + lack
+    flags = merged_flags(members) + lack + quick_notes(mean)
     _, values, resampled = weighted_mean(zip(shares.values(), members, strict=True))
     figures = {metric: (values[place], resampled[:, place]) for place, metric in enumerate(METRICS)}
     notes = _notes(members, names)

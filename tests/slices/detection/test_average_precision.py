@@ -15,13 +15,12 @@ import pytest
 from coco_sets import Entry, coco_set, write_json
 
 from robustkit.common.groups import Groups
-from robustkit.common.intervals import percentiles
+from robustkit.common.intervals import basic_ends, percentiles
 from robustkit.errors import DamagedRecord
 from robustkit.slices.detection.files import read_annotations, read_results
 from robustkit.slices.detection.matching import AREAS, runs_of_counts, runs_of_polygons
 from robustkit.slices.detection.plan import Truth
 from robustkit.slices.detection.scores import Detections
-from robustkit.slices.detection.task import ends_of
 
 SIZES = [area for area in AREAS if area != "all"]
 
@@ -200,21 +199,23 @@ def test_records_that_do_not_fit_are_one_line(tmp_path: Path) -> None:
 def test_intervals_are_turned_about_the_figure() -> None:
     drawn = np.random.default_rng(0).uniform(0.5, 0.7, 1000)
     low, high = np.percentile(drawn, percentiles(40))
-    assert ends_of(drawn, 0.58, None, 40) == pytest.approx((1.16 - high, 1.16 - low))
-    assert ends_of(drawn, 0.95, None, 40)[1] == 1.0 and ends_of(drawn, 0.95, None, 40, math.inf)[1] > 1.3
-    assert ends_of(drawn, 0.3, None, 40)[0] == 0.0
-    assert ends_of(np.append(drawn, np.nan), 0.58, None, 40) == ends_of(drawn, 0.58, None, 40)
+    assert basic_ends(drawn, 0.58, None, 40) == pytest.approx((1.16 - high, 1.16 - low))
+    assert basic_ends(drawn, 0.95, None, 40)[1] == 1.0 and basic_ends(drawn, 0.95, None, 40, math.inf)[1] > 1.3
+    assert basic_ends(drawn, 0.3, None, 40)[0] == 0.0
+    assert basic_ends(np.append(drawn, np.nan), 0.58, None, 40) == basic_ends(drawn, 0.58, None, 40)
     pairs, few = Groups(np.arange(40) // 2, 20), Groups(np.arange(40) // 5, 8)
-    assert ends_of(drawn, 0.58, pairs, 40) == ends_of(drawn, 0.58, None, 20)
-    for nothing in (ends_of(drawn, 0.58, few, 40), ends_of(drawn, 0.58, None, 9), ends_of(drawn * np.nan, 0, None, 40)):
-        assert all(map(math.isnan, nothing))
-    assert not any(map(math.isnan, ends_of(drawn, 0.58, None, 10)))
+    assert basic_ends(drawn, 0.58, pairs, 40) == basic_ends(drawn, 0.58, None, 20)
+    for values, groups, n in ((drawn, few, 40), (drawn, None, 9), (drawn * np.nan, None, 40)):
+        assert all(map(math.isnan, basic_ends(values, 0.58, groups, n)))
+    assert not any(map(math.isnan, basic_ends(drawn, 0.58, None, 10)))
 
 
 def test_a_perfect_figure_is_no_certain_one() -> None:
     """Wilson's interval of 20 of 20, and of 0 of 20; a figure next to it has that of the bootstrap."""
     for value, ends in ((1.0, (20 / (20 + 1.959964**2), 1.0)), (0.0, (0.0, 1.959964**2 / (20 + 1.959964**2)))):
-        assert ends_of(np.full(1000, value), value, None, 20) == pytest.approx(ends, abs=1e-6)
-    assert ends_of(np.full(1000, 2.0), 2.0, None, 20, math.inf) == (2.0, 2.0)  # a ratio has no largest value
+        assert basic_ends(np.full(1000, value), value, None, 20) == pytest.approx(ends, abs=1e-6)
+    rounded = np.r_[np.full(999, 1.0), 1 - 2e-16]
+    assert basic_ends(rounded, 1 - 2e-16, None, 20) == pytest.approx((20 / (20 + 1.959964**2), 1.0), abs=1e-6)
+    assert basic_ends(np.full(1000, 2.0), 2.0, None, 20, math.inf) == (2.0, 2.0)  # a ratio has no largest value
     nearly = np.r_[np.full(999, 1.0), 0.9]
-    assert ends_of(nearly, 0.999, None, 20) != pytest.approx((20 / (20 + 1.959964**2), 1.0), abs=1e-3)
+    assert basic_ends(nearly, 0.999, None, 20) != pytest.approx((20 / (20 + 1.959964**2), 1.0), abs=1e-3)

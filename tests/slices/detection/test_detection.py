@@ -21,15 +21,16 @@ from processes import called
 from small_audit import files
 
 import robustkit
+from robustkit.common.intervals import NO_INTERVAL, basic_ends
 from robustkit.errors import ProtocolError, RobustkitError, RunError
 from robustkit.evaluations.condition import shares_of
-from robustkit.evaluations.corruptions import TEST
+from robustkit.evaluations.corruptions import QUICK, TEST
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.slices.detection import DetectionRequest
 from robustkit.slices.detection import files as coco_files
 from robustkit.slices.detection import plan as planning
 from robustkit.slices.detection.plan import plan
-from robustkit.slices.detection.task import NO_INTERVAL, Scored, ends_of, mean_rows, why_no_mpc
+from robustkit.slices.detection.task import Scored, mean_rows, why_no_mpc
 
 IMAGES = 30
 
@@ -96,11 +97,16 @@ def test_mpc_is_a_mean_over_severities_and_then_corruptions() -> None:
     )
     assert ("noise(variant=bethgelab)", "map") in found and ("noise(variant=bethgelab)", "mpc") not in found
     resampled = [every[text].resampled[:, 0] for text in texts]
-    ends = ends_of(np.mean(resampled[1:], axis=0) / resampled[0], mpc / clean, None, 14, math.inf)
+    ends = basic_ends(np.mean(resampled[1:], axis=0) / resampled[0], mpc / clean, None, 14, math.inf)
     assert (found[of_all, "rpc"].low, found[of_all, "rpc"].high) == pytest.approx(ends)
     fewer = {**every, texts[1]: replace(every[texts[1]], ids=ids[:-1])}
     complete = {text for text, _ in found if texts[1] not in shares_of(text)}
     assert {row.condition for row in mean_rows(fewer, ())} == complete and "noise(variant=bethgelab)" not in complete
+    kinds, level = QUICK["in-c-quick"].kinds, QUICK["in-c-quick"].severity
+    quick = [*mean_rows({each: every[each] for each in (text(kind, level) for kind in kinds)}, ())]
+    of_set = [row for row in quick if row.condition == "in-c-quick(variant=bethgelab)"]
+    assert of_set and all("quick-elsewhere" in row.findings[-1].code for row in of_set)
+    assert not any(row.findings for row in found.values())
     alone = {key for key in found if key[1] not in ("rpc", "retention")}
     assert {row.key for row in mean_rows({text: every[text] for text in texts[1:]}, ["cat", "dog"])} == alone
 

@@ -11,6 +11,7 @@ import pytest
 from robustkit.common.finding import Finding
 from robustkit.common.intervals import resampled_figures
 from robustkit.errors import DamagedRecord
+from robustkit.evaluations.corruptions import QUICK
 from robustkit.runs.metadata import SampleGroups
 from robustkit.slices.multilabel.figures import (
     COLUMNS,
@@ -18,12 +19,14 @@ from robustkit.slices.multilabel.figures import (
     LEFT_EARLY,
     LEFT_OUT,
     OF_LABELS,
+    RARE,
     Outcomes,
     average_precision,
     flip_shares,
     outcome_rows,
     place_of,
 )
+from robustkit.slices.multilabel.task import means_of
 
 metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is of the extra test")
 NAMES = ["a", "b", "c", "d", "e"]
@@ -93,7 +96,11 @@ def test_unknown_labels_count_nowhere() -> None:
     known = truths >= 0
     theirs = metrics.f1_score((truths == 1)[known], some.predicted[known])
     assert value(some, "micro_f1") == pytest.approx(theirs, abs=1e-12)
-    assert [row.n for row in outcome_rows("clean", some, NAMES) if row.metric in ("ap(a)", "ap(c)")] == [40, 60]
+    rows = {row.metric: row for row in outcome_rows("clean", some, NAMES)}
+    held, shown = truths[:, 0] == 1, some.predicted[:, 0] & (truths[:, 0] >= 0)
+    counts = {held.sum(), shown.sum(), (truths[:, 0] >= 0).sum(), some.predicted[:, 0].sum()}
+    assert len(counts) == 4  # so that one cannot stand for another
+    assert [rows[f"{word}(a)"].n for word in OF_LABELS] == [held.sum(), shown.sum(), held.sum(), held.sum()]
 
 
 def test_a_logit_that_is_not_a_number_ranks_as_wrong_as_it_can() -> None:
@@ -123,7 +130,48 @@ def test_few_images_have_no_interval_and_left_out_labels_are_named() -> None:
     early = [
         row.metric for row in outcome_rows("x", outcomes(), NAMES, early=True) if Finding.of(LEFT_EARLY) in row.findings
     ]
-    assert early == ["map", "micro_f1", "macro_f1"]
+    of_labels = [row.metric for row in outcome_rows("x", outcomes(), NAMES) if "(" in row.metric]
+    assert early == ["bce", "map", "micro_f1", "macro_f1", *of_labels]
+    rare = Finding.of(RARE, count=1, of=4)  # nine images have b, ten have a
+    assert [metric for metric, row in rows.items() if rare in row.findings] == ["map", "macro_f1"]
+    assert rare.text == "1 of 4 labels are in fewer than 10 images"
+
+
+def test_intervals_of_rare_labels_hold_the_truth() -> None:
+    """Twenty labels, each in 3 % of 300 images: percentiles of resamples were above the truth in three of four sets."""
+
+    def drawn(n: int, rng: np.random.Generator) -> Outcomes:
+        truths = (rng.random((n, 20)) < 0.03).astype(np.int8)
+        return outcomes(n, truths=truths, logits=rng.normal(size=(n, 20)) + 1.5 * truths)
+
+    def outcomes(n: int, truths: Any, logits: Any) -> Outcomes:
+        ids = pa.array([f"{place:05d}" for place in range(n)])
+        return Outcomes(ids, truths, logits, logits > 0, np.zeros(n), np.zeros(n))
+
+    rng = np.random.Generator(np.random.PCG64(1))
+    truth = drawn(30_000, rng).values[0]
+    figures = [drawn(300, rng).figure(0) for _ in range(12)]
+    assert sum(each.low <= truth <= each.high for each in figures) >= 10
+
+
+def test_a_perfect_label_is_as_certain_as_its_images_allow() -> None:
+    """Ten of sixty images have the label, and all are found; so of as many its precision."""
+    truths = np.zeros((60, 5), np.int8)
+    truths[:10, 0], truths[:, 1] = 1, 1
+    logits = np.where(truths == 1, 1.0, -1.0)
+    rows = {row.metric: row for row in outcome_rows("clean", outcomes(truths=truths, logits=logits), NAMES)}
+    for word in OF_LABELS:
+        ten, sixty = (rows[f"{word}({name})"] for name in "ab")
+        assert (ten.n, ten.value, sixty.n, sixty.value) == (10, 1.0, 60, 1.0)
+        assert (ten.low, ten.high) == pytest.approx((10 / (10 + 1.959964**2), 1.0), abs=1e-6)
+        assert sixty.low == pytest.approx(60 / (60 + 1.959964**2), abs=1e-6)
+
+
+def test_a_quick_set_says_that_it_was_measured_for_another_figure() -> None:
+    quick = QUICK["in-c-quick"]
+    every = {f"corruption({kind},severity={quick.severity})": outcomes() for kind in quick.kinds}
+    noted = {row.condition: [one.code for one in row.findings] for row in means_of(every, 60)}
+    assert noted.pop("in-c-quick") == ["corruptions/quick-elsewhere"] and not any(noted.values())
 
 
 def test_without_any_label_there_is_no_mean() -> None:
@@ -155,10 +203,10 @@ def test_groups_are_resampled_as_a_whole() -> None:
     ids = [f"{place:03d}" for place in range(60)]
     groups = SampleGroups("pair", pa.array(ids), np.arange(60) // 2)
     some = Outcomes(pa.array(ids), **twice, sample_groups=groups)
-    figure, single = some.figure(0, 60), half.figure(0, 30)
+    figure, single = some.figure(0), half.figure(0)
     assert (figure.groups, figure.value) == (30, pytest.approx(single.value, abs=1e-12))
     assert figure.high - figure.low == pytest.approx(single.high - single.low, rel=0.02)
-    free = Outcomes(pa.array(ids), **twice).figure(0, 60)
+    free = Outcomes(pa.array(ids), **twice).figure(0)
     assert free.high - free.low < 0.85 * (figure.high - figure.low)
 
 

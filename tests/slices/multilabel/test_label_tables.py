@@ -34,6 +34,7 @@ def test_columns_are_the_outputs_where_the_user_says_so(tmp_path: Path) -> None:
     assert read(tmp_path, table, in_columns=True) == expected  # whatever other names the outputs have
     assert read(tmp_path, table, in_columns=True, names=None) == expected
     assert read(tmp_path, table, in_columns=True, names=("x", "y", "z")) == expected
+    assert read(tmp_path, table, in_columns=True, names=("X", "other", "Z")) == expected  # none is moved
 
 
 def test_lists_name_what_an_image_has(tmp_path: Path) -> None:
@@ -85,8 +86,9 @@ REFUSED = [
     (
         "file,dog,cat,traffic light\na.png,1,0,0\n",
         {"in_columns": True},
-        "but the model names its outputs in another order, cat, traffic light, dog; leave out --order columns",
+        "column 'dog' would be output 0, which the model calls its output 2; leave out --order columns",
     ),
+    ("file,x,CATS,y\na.png,1,0,0\n", {"in_columns": True}, "column 'CATS' would be output 1, which the model calls"),
 ]
 
 
