@@ -114,12 +114,13 @@ class Annotations:
 
 @dataclass(frozen=True)
 class Results:
-    """What a detector returned. scores: (n,). outside: the share of boxes that reach over their image. digest: of the
-    file."""
+    """What a detector returned. scores: (n,). outside: the share of boxes that reach over their image. again: how many
+    detections are the same as another one. digest: of the file."""
 
     shapes: Shapes
     scores: Floats
     outside: float
+    again: int
     digest: str
 
 
@@ -131,6 +132,8 @@ def read_annotations(path: Path, iou_type: str) -> Annotations:
     for what, entries in (("image", images), ("category", categories), ("annotation", content.annotations)):
         _refuse_twice(path, f"{what} id", (each.id for each in entries))
     _refuse_twice(path, "name of a category", (each.name for each in categories))
+    if blank := [each.id for each in categories if not each.name.strip()]:
+        raise DataError(f"{path}: category {blank[0]} has a blank name; expected one that can be read")
     names = [each.file_name for each in images]
     layout = Layout(
         path,
@@ -164,7 +167,8 @@ def read_results(path: Path, layout: Layout, iou_type: str) -> Results:
                 f"{path}: every box ends at {ends.max():.3g} or before; expected pixels, not shares of a side"
             )
         outside = float(((ends > sides + 1) & (sides > 0)).any(axis=1).mean())
-    return Results(shapes, scores, outside, digest)
+    again = len(entries) - len({hash(msgspec.json.encode(each)) for each in entries})
+    return Results(shapes, scores, outside, again, digest)
 
 
 def _read(path: Path, kind: Any, what: str) -> tuple[Any, str]:

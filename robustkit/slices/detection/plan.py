@@ -237,6 +237,8 @@ class Truth:
         notes = []
         if results.outside > OFTEN:
             notes.append(Finding.of("detection/outside", share=f"{results.outside:.0%}".replace("%", " %")))
+        if results.again > OFTEN * len(results.scores):
+            notes.append(Finding.of("detection/twice", count=results.again, n=len(results.scores)))
         if len(empty) >= max(_FEW * len(having), 1):
             notes.append(Finding.of("detection/without-detections", count=len(empty), n=len(having)))
         return rows.take(chosen), [str(note) for note in notes]

@@ -269,6 +269,11 @@ def test_findings_on_what_results_look_like(tmp_path: Path) -> None:
     assert len(results) % 5 == 0
     assert "detection/outside" not in codes(tmp_path, tmp_path / "1", reaching(fifth))
     assert "detection/outside" in codes(tmp_path, tmp_path / "2", reaching(fifth + 1))
+    for count, raised in ((47, False), (48, True)):  # a fifth of all, and more
+        repeated = codes(tmp_path, tmp_path / f"4{count}", lambda some, count=count: some[:188] + some[:count])
+        assert ("detection/twice" in repeated) == raised
+    moved = codes(tmp_path, tmp_path / "5", lambda some: some + [each | {"score": each["score"] / 2} for each in some])
+    assert "detection/twice" not in moved  # other scores
     having = sorted({each["image_id"] for each in truth["annotations"]})
     assert len(having) % 2 == 0
     for count, raised in ((len(having) // 2, True), (len(having) // 2 + 1, False)):
@@ -375,6 +380,7 @@ BAD: dict[str, tuple[Callable[[Entry, list[Entry]], Any], str]] = {
     "images twice": (twice("images"), "truth.json: image id 1000 is there 2 times; expected once"),
     "annotations twice": (twice("annotations"), "annotation id 1 is there 2 times"),
     "categories twice": (twice("categories"), "category id 1 is there 2 times"),
+    "blank name": (changed("categories", name=" "), "category 1 has a blank name; expected one that can be read"),
     "names twice": (changed("categories", name="c1"), "name of a category 'c1' is there 2 times"),
     "no images": (lambda truth, results: truth["images"].clear(), "Expected `array` of length >= 1"),
     "crowds": (
