@@ -128,7 +128,7 @@ def read_range(text: str | None, name: str) -> tuple[float, float] | None:
     low, high, *more = (*(read_channels(text, name) or ()), None, None) if text is not None else (None, None)
     if text is None:
         return None
-    if low is None or high is None or any(each is not None for each in more) or not low < high < math.inf:
+    if low is None or high is None or any(each is not None for each in more) or not -math.inf < low < high < math.inf:
         raise ProtocolError(f"--{name.replace('_', '-')} {text!r}: expected two rising numbers, such as 0,10000")
     return low, high
 

@@ -121,8 +121,8 @@ def _placed(values: Values, channels: int, name: str) -> Values:
     if len(ends) == 2:
         raise BadImageError(f"{name}: an array of shape {values.shape} may have its channels first or last; save TIFF")
     if not ends:
-        found = f"an array of shape {values.shape}, and the network takes {channels} channels"
-        raise BadImageError(f"{name}: {found}; expected (H, W, {channels}) or ({channels}, H, W)")
+        mismatch = f"an array of shape {values.shape}, and the network takes {channels} channels"
+        raise BadImageError(f"{name}: {mismatch}; expected (H, W, {channels}) or ({channels}, H, W)")
     return np.moveaxis(values, ends[0], 2)
 
 

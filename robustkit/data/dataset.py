@@ -196,8 +196,8 @@ class Dataset:
     class_names: in label order. samples: sorted by id, unless `shuffled`.
     valid_labels: the logits that compete (ImageNet-A and -R); None for all of them.
     notes: lines for the user: what was recognised and what was left out.
-    odd: samples whose metadata are broken, or whose transparency is dropped, noted as `contents` reads their files;
-        parts of a data set share it.
+    oddities: samples whose metadata are broken, or whose transparency is dropped, noted as `contents` reads their
+        files; parts of a data set share it.
     total: samples before a part was selected; 0 where none was. border: pixels to cut off each side of an image.
     """
 
@@ -209,7 +209,7 @@ class Dataset:
     valid_labels: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
     source: DataSource = field(default_factory=DataSource, repr=False)
-    odd: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+    oddities: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
     total: int = 0
     border: int = 0
 
@@ -291,9 +291,9 @@ class Dataset:
         except BadImageError:
             return "unreadable"
         if has_broken_exif(data):
-            self.odd[sample.id] = "exif"
+            self.oddities[sample.id] = "exif"
         elif has_alpha(data):
-            self.odd[sample.id] = "alpha"
+            self.oddities[sample.id] = "alpha"
         return hashlib.sha256(data).hexdigest()
 
     def odd_note(self) -> tuple[str, ...]:
@@ -302,7 +302,7 @@ class Dataset:
             "exif": "broken EXIF data, which are ignored, except for an orientation that can be read",
             "alpha": "an alpha channel, which is dropped, as timm does",
         }
-        by_kind = {kind: sorted(s.id for s in self.samples if self.odd.get(s.id) == kind) for kind in why}
+        by_kind = {kind: sorted(s.id for s in self.samples if self.oddities.get(s.id) == kind) for kind in why}
         return tuple(
             f"{len(names)} of {len(self)} images have {why[kind]}: {first_names(names)}"
             for kind, names in by_kind.items()

@@ -131,9 +131,7 @@ def resolve_preprocessing(
         crop_text = repr(crop_pct)[:80]
         raise ModelError(f"{where}: crop_pct is {crop_text}; expected a number in [{_LEAST_CROP}, 1]; check --crop-pct")
     values = options.value_range or metadata.get("value_range")
-    if values is not None and (len(values) != 2 or not -math.inf < values[0] < values[1] < math.inf):
-        raise ModelError(f"{where}: value_range is {values!r}; expected two rising numbers, such as 0 and 10000")
-    ends = None if values is None else (float(values[0]), float(values[1]))
+    ends = None if values is None else _range_of(values, where)
     preprocessing = Preprocessing(size, mean, std, interpolation, float(crop_pct), crop_mode, ends)
     if channels != 3 or ends:
         span = f"{ends[0]:g} to {ends[1]:g}" if ends else "those of 8 or 16 bits"
@@ -205,3 +203,15 @@ def height_and_width(value: object, where: object, most: float = math.inf) -> tu
     bound = "" if most == math.inf else f" up to {most}"
     expected = f"one or two positive whole numbers{bound}"
     raise ModelError(f"{where}: image size is {repr(value)[:80]}; expected {expected}; check --img-size")
+
+
+def _range_of(values: Any, where: str) -> tuple[float, float]:
+    """Return the two ends of a range as floats. Raises ModelError where a checkpoint states something else."""
+    try:
+        low, high = (float(value) for value in values if not isinstance(value, str | bool))
+        if len(values) == 2 and -math.inf < low < high < math.inf:
+            return low, high
+    except (TypeError, ValueError, OverflowError):
+        pass
+    text = repr(values)[:80]
+    raise ModelError(f"{where}: value_range is {text}; expected two rising numbers, such as 0 and 10000")

@@ -198,8 +198,8 @@ def plan(request: ClassificationRequest) -> Plan:
     maps = _maps(request, _usual_map(classifiers)) if "auto" in split_list(request.cams or ()) else maps
     dataset = opened[0][1].dataset
     check_one_label(dataset, attacked, card)
-    shown = [images.preprocessing for _, images in opened]
-    attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, shown, request.constants, tree)
+    preps = [images.preprocessing for _, images in opened]
+    attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, preps, request.constants, tree)
     _check_networks(request, classifiers, attacked, (*maps, *made))
     truth = open_truth(dataset, request.boxes, request.masks)
     check_located(evaluations, truth)

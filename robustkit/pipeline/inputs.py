@@ -103,12 +103,12 @@ def labelled_data(
     return replace(dataset, notes=(*dataset.notes, *note))
 
 
-def check_channels(dataset: Dataset, shown: Iterable[Preprocessing]) -> tuple[str, ...]:
+def check_channels(dataset: Dataset, preprocessings: Iterable[Preprocessing]) -> tuple[str, ...]:
     """Return a note, which is a finding, where the range of 16 bits is assumed. Raise DataError where images have other
     channels or values than a model takes: where the first three fail, as one may be broken. Files are read as RGB for
     models of RGB, whatever they hold."""
-    shown = tuple(dict.fromkeys(shown))
-    for p in shown:
+    preprocessings = tuple(dict.fromkeys(preprocessings))
+    for p in preprocessings:
         faults = list[str]()
         for sample in dataset.samples[:3] if not p.is_rgb or isinstance(dataset.source, MemorySource) else ():
             try:
@@ -123,7 +123,7 @@ def check_channels(dataset: Dataset, shown: Iterable[Preprocessing]) -> tuple[st
         else:
             if faults and not p.is_rgb:
                 raise DataError(faults[0])
-    wide = any(not p.is_rgb and p.value_range is None and _has_16_bits(dataset, p) for p in shown)
+    wide = any(not p.is_rgb and p.value_range is None and _has_16_bits(dataset, p) for p in preprocessings)
     return (str(Finding.of("labels/range-assumed")),) if wide else ()
 
 

@@ -171,7 +171,7 @@ def plan_corrupted(
     request: Request,
     attacked: Sequence[Condition],
     dataset: Dataset,
-    shown: Sequence[Preprocessing] = (),
+    preprocessings: Sequence[Preprocessing] = (),
     constants: str = "imagenet",
     tree: CorruptedTree | None = None,
 ) -> tuple[tuple[Condition, ...], tuple[Condition, ...], CorruptedInputs, tuple[str, ...]]:
@@ -179,11 +179,11 @@ def plan_corrupted(
     made = partial(
         plan_corruptions,
         dataset=dataset,
-        input_sizes=[each.input_size for each in shown],
+        input_sizes=[each.input_size for each in preprocessings],
         constants=constants,
         variant=request.variant,
         pictures=request.pictures,
-        shown=next((each for each in shown if not each.is_rgb), None),
+        preprocessing=next((each for each in preprocessings if not each.is_rgb), None),
     )
     corrupted, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.pictures)
     inputs = replace(corrupted.inputs, digests=corrupted.inputs.digests | beneath.inputs.digests)

@@ -1,5 +1,6 @@
 """What becomes of an image before a model sees it, and who says so."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 
 from robustkit.common.preprocessing import Preprocessing, describe_preprocessing
 from robustkit.data.images import to_pixels
+from robustkit.errors import ModelError
 from robustkit.models.input_config import InputOptions, resolve_preprocessing
 
 NOTHING = dict.fromkeys(
@@ -109,3 +111,18 @@ def test_a_run_says_who_said_what_and_finds_what_nobody_said(tmp_path: Path) -> 
         place, tmp_path / "told", **options | {"model": {"img_size": 8, "mean": (0,) * 3, "std": (1,) * 3}}
     )
     assert not any("assumed" in str(flags) for flags in reported.results()["flags"])
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        *(["a", "b"], ["1", "2"], "12", 5, [1], [0, 1, 2], [-math.inf, 0], [0, math.inf], [1, 1], [2, 1]),
+        *([0, True], {"a": 1, "b": 2}, [0, 10**400], [0, math.nan], [0, 1, "2"], []),
+    ],
+    ids=lambda stated: repr(stated)[:30],
+)
+def test_a_range_that_a_checkpoint_states_is_two_rising_numbers(stated: Any) -> None:
+    options = InputOptions(**{**NOTHING, "img_size": 32})
+    with pytest.raises(ModelError, match=r"^net.pth: value_range is .{1,80}; expected two rising numbers, such as"):
+        resolve_preprocessing(Net(None), options, {"value_range": stated}, "net.pth")
+    assert resolve_preprocessing(Net(None), options, {"value_range": [-1, 0.5]}, "net.pth")[0].value_range == (-1, 0.5)

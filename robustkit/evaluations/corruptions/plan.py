@@ -131,11 +131,11 @@ def plan_corruptions(
     constants: str = "auto",
     variant: str = "hendrycks",
     pictures: Pictures = MappingProxyType({}),
-    shown: Preprocessing | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> InputPlan:
     """Plan a list (None: all that a tree of released files holds). input_sizes: (height, width) of the models.
-    constants: `auto` takes CIFAR-10-C's for 32x32 images. shown: how images become inputs, where they are no RGB of 8
-    bits. Raises ProtocolError for unknown names, DataError for files."""
+    constants: `auto` takes CIFAR-10-C's for 32x32 images. preprocessing: of inputs that are not 8-bit
+    RGB. Raises ProtocolError for unknown names, DataError for files."""
     if constants not in ("auto", *PRESETS):
         raise ProtocolError(unknown("constants", constants, ("auto", *PRESETS)))
     if variant not in VARIANTS:
@@ -152,7 +152,7 @@ def plan_corruptions(
         if min(height, width) < SMALLEST:
             smallest = f"{SMALLEST}x{SMALLEST}"
             raise DataError(f"the model takes {width}x{height} pixels; corruptions need at least {smallest}")
-    channels = 3 if shown is None else shown.channels
+    channels = 3 if preprocessing is None else preprocessing.channels
     if coloured := [name for name in levels if needs_colour(name)] if channels != 3 else []:
         remedy = f"leave them out: {', '.join(f'-{name}' for name in coloured)}"
         raise ProtocolError(f"{', '.join(coloured)}: defined on RGB, and images have {channels} channels; {remedy}")
@@ -160,7 +160,7 @@ def plan_corruptions(
         raise ProtocolError(f"stickers: as large as the model's images of {small[1]}x{small[0]}; leave them out")
     lines = []
     if constants == "auto":
-        constants, line = choose_constants(native_size(dataset, shown), input_sizes)
+        constants, line = choose_constants(native_size(dataset, preprocessing), input_sizes)
         lines.append(line)
     check_constants(levels, constants)
     textures, more = choose_textures(levels, asked or (), pictures)

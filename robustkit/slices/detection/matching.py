@@ -177,10 +177,10 @@ def matches_of(found: Shapes, scores: Floats, true: Shapes, crowd: Bools) -> Mat
     by_key = np.argsort(of_true, kind="stable")
     of_true = of_true[by_key]
     for key in np.intersect1d(keys, of_true):
-        here = slice(*np.searchsorted(keys, [key, key + 1]))
-        there = by_key[slice(*np.searchsorted(of_true, [key, key + 1]))]
-        ious = _ious(found, order[here], true, there, crowd[there])
-        outcomes[:, here] = _matched(ious, ignored[:, there], crowd[there], outcomes[:, here])
+        rows = slice(*np.searchsorted(keys, [key, key + 1]))
+        objects = by_key[slice(*np.searchsorted(of_true, [key, key + 1]))]
+        ious = _ious(found, order[rows], true, objects, crowd[objects])
+        outcomes[:, rows] = _matched(ious, ignored[:, objects], crowd[objects], outcomes[:, rows])
     return Matches(found.images[order], found.categories[order], scores[order], outcomes)
 
 

@@ -208,8 +208,8 @@ class Truth:
         every = [hashlib.sha256(f"{self.iou_type} {number}".encode()) for number in annotations.layout.ids]
         categories = annotations.layout.category_ids[shapes.categories]
         for place in np.lexsort((shapes.areas, categories, shapes.images)).tolist():
-            said = f"{categories[place]} {float(shapes.areas[place])!r} {int(annotations.crowd[place])} "
-            every[shapes.images[place]].update(said.encode() + shapes.outlines[place].tobytes())
+            content = f"{categories[place]} {float(shapes.areas[place])!r} {int(annotations.crowd[place])} "
+            every[shapes.images[place]].update(content.encode() + shapes.outlines[place].tobytes())
         return np.array([int.from_bytes(each.digest()[:6], "big") for each in every], dtype=np.int64)
 
     @cached_property

@@ -15,6 +15,7 @@ import numpy as np
 from ...common.groups import Groups
 from ...errors import DamagedRecord
 from ...runs.metadata import SampleGroups
+from ...tasks.segmentation.counts import mean_known
 from .matching import AREAS, THRESHOLDS, Floats, Ints
 
 if TYPE_CHECKING:
@@ -127,17 +128,10 @@ class Detections:
                 some = slice(start, start + step)
                 precision[category, :, some], recall[category, :, some] = _curve(weights[:, some], *parts)
         with np.errstate(invalid="ignore"):
-            by_level, means = _mean_of_finite(precision), _mean_of_finite(recall).mean(axis=0)
+            by_level, means = (mean_known(each.swapaxes(0, 1)) for each in (precision, recall))
             each = precision.mean(axis=1)
         middle = int(np.flatnonzero(np.isclose(THRESHOLDS, 0.75))[0])
-        return np.column_stack([by_level.mean(axis=0), by_level[0], by_level[middle], means, each.T])
-
-
-def _mean_of_finite(values: Floats) -> Floats:
-    """Return means over the first axis of what is not nan; nan where all is."""
-    known = ~np.isnan(values)
-    means: Floats = np.where(known, values, 0).sum(axis=0) / known.sum(axis=0)
-    return means
+        return np.column_stack([by_level.mean(axis=0), by_level[0], by_level[middle], means.mean(axis=0), each.T])
 
 
 def _curve(weights: Ints, owners: Ints, outcomes: Ints, true: Ints) -> tuple[Floats, Floats]:

@@ -202,8 +202,8 @@ def plan(request: FeatureRequest) -> Plan:
     under = [evaluated_under(model, card.attention) for model in models]
     distinct_names(models)
     prepared = [card.preprocess(model.identity.preprocessing) for model in models]
-    shown = [preprocessing for preprocessing, _ in prepared]
-    attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, shown, request.constants)
+    preprocessings = [preprocessing for preprocessing, _ in prepared]
+    attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, preprocessings, request.constants)
     remarks = [(model, line) for model, (_, line) in zip(models, prepared, strict=True)]
     remarks += zip(models, under, strict=True)
     lines = [f"{model.identity.name}: {line}" for model, line in remarks if line]

@@ -166,9 +166,9 @@ def plan(request: MultilabelRequest) -> Plan:
     distinct_names(models)
     dataset, truths = _opened(request, models)
     prepared = [card.preprocess(model.identity.preprocessing) for model in models]
-    shown = [preprocessing for preprocessing, _ in prepared]
-    dataset = replace(dataset, notes=(*dataset.notes, *check_channels(dataset, shown)))
-    attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, shown, request.constants)
+    preprocessings = [preprocessing for preprocessing, _ in prepared]
+    dataset = replace(dataset, notes=(*dataset.notes, *check_channels(dataset, preprocessings)))
+    attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, preprocessings, request.constants)
     remarks = [*zip(models, (line for _, line in prepared), strict=True), *zip(models, under, strict=True)]
     lines = [f"{model.identity.name}: {line}" for model, line in remarks if line]
 

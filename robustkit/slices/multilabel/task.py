@@ -229,9 +229,9 @@ def _corrupted(results: Results) -> list[Table]:
         every = dict.fromkeys(text for text, metric in cells if metric == "map")
         texts = [text for text in every if words_of(text).name == "corruptions"]
         short = in_short(texts)
-        shown = [*short, *(text for text in texts if text not in short and text in manifest.conditions)]
+        conditions = [*short, *(text for text in texts if text not in short and text in manifest.conditions)]
         rows = []
-        for text in shown:
+        for text in conditions:
             figures = (metric.cell(cells.get((text, metric.name))) for metric in _MAIN)
             rows.append((name_of(text, "table", manifest), counted(cells[text, "map"]), *figures))
         headings = ("condition", "n", *(metric.column for metric in _MAIN))

@@ -145,8 +145,8 @@ def shape_bias(read: pa.Table, reading: RecordReader, groups: Groups | None) -> 
     (Geirhos et al. 2019), and a finding where names state no cue; nothing of other samples."""
     if not (pattern := _cue_of(reading)) or not len(read):
         return [], []
-    found = (re.search(pattern, name[-_LONGEST:]) for name in read["sample_id"].to_pylist())
-    cues = [cue[1] if cue else "" for cue in found]
+    matches = (re.search(pattern, name[-_LONGEST:]) for name in read["sample_id"].to_pylist())
+    cues = [cue[1] if cue else "" for cue in matches]
     classes = reading.manifest.data.class_names or ()
     places = {cue: place for cue in {*cues} for place in named_places((cue,), classes).values()}
     texture = np.array([places.get(cue, -1) for cue in cues])

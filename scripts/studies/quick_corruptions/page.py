@@ -158,7 +158,7 @@ def _off(misses: Sequence[Miss]) -> tuple[str, str]:
 
 
 def choices(errors: Sequence[Errors]) -> Iterator[tuple[str, ...]]:
-    """Yield for each set what is chosen, and how far off such choices are."""
+    """Yield a row for each set: its chosen kinds and severity, and the errors of such choices."""
     off = (f"{figure}, {who}" for who in ("unseen", "other data") for figure in ("RMS", "worst"))
     yield "set", "kinds", "severity", "seen", "RMS, seen", *off, "ranks (tau)"
     for name in FULL:
