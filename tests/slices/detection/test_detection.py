@@ -30,6 +30,7 @@ from robustkit.slices.detection import DetectionRequest
 from robustkit.slices.detection import files as coco_files
 from robustkit.slices.detection import plan as planning
 from robustkit.slices.detection.plan import plan
+from robustkit.slices.detection.scores import Detections
 from robustkit.slices.detection.task import Scored, mean_rows, why_no_mpc
 
 IMAGES = 30
@@ -287,6 +288,14 @@ def test_findings_on_what_results_look_like(tmp_path: Path) -> None:
     some = score(tmp_path, tmp_path / "some", "a.json", ids=ids)  # those that were evaluated
     assert figures(some)["clean", "map"].n == len(having) // 2
     assert "detection/without-detections" not in {each.code for row in some.summary() for each in row.findings}
+
+
+def test_a_category_in_nine_images_is_rare_and_in_ten_is_not() -> None:
+    owners, kinds = np.r_[np.arange(10), np.arange(9)], np.r_[np.zeros(10, int), np.ones(9, int)]
+    nothing, ids = np.zeros(0, int), pa.array([f"{place:02d}" for place in range(12)])
+    empty = Detections(ids, 3, nothing, nothing, np.zeros(0), np.zeros((4, 0), int), owners, kinds, np.full(19, 15))
+    (rare,) = Scored.of(empty).flags
+    assert rare.text == "1 of 2 categories are in fewer than 10 images"  # the third is in none
 
 
 # What is refused
