@@ -202,8 +202,6 @@ def _check_attacks(card: Card, conditions: Sequence[Condition]) -> None:
         loss = str(dict(condition.parameters).get("loss", "margin"))
         if condition.name not in card.attacks:
             raise ProtocolError(unknown("attack on several labels", condition.name, card.attacks))
-        if condition.engine != "robustkit":
-            raise ProtocolError(f"{condition.text}: engine {condition.engine} attacks one class; leave out engine")
         if loss not in LOSSES:
             raise ProtocolError(f"{condition.text}: " + unknown("loss of several labels", loss, LOSSES))
         if attacked_labels(condition, card) != "true":
