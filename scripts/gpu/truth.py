@@ -35,11 +35,28 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "attacks": "pgd(steps=3),segpgd(steps=3)",
         "corruptions": "fog(severity=3),gaussian_noise(severity=3)",
     },
+    "fast attacks": {
+        "checkpoints": VITS[1:2],
+        "attacks": "pgd(steps=60,loss=pma),autoattack(version=fast,steps=8,queries=40)",
+        "evaluations": "spatial(degrees=20,shift=0.1)",
+    },
+    "c-bar, laion-c": {
+        "checkpoints": VITS[1:2],
+        "attacks": "none",
+        "corruptions": "in-c-bar(severity=3),laion-c(severity=3)",
+        "constants": "imagenet",
+    },
+    "segmenter maps": {
+        "checkpoints": ("zoo:shapes-segmenter-quest",),
+        "attacks": "none",
+        "cams": "agcam,grad-cam(of=disc),layer-cam,gradient",
+    },
 }
 CLOSE = 1e-4
 """How far an NLL, or the score of a map, may be from the CPU's. Attacks climb by signs of gradients, where rounding may
 take another way: of them the verdicts count, and that they stay inside their radius."""
-_SHOWN = ("prediction", "correct", "nll", "linf", "cam_iou", "cam_pixel_accuracy", "pixels", "intersections")
+_SHOWN = ("prediction", "correct", "nll", "linf", "cam_iou", "cam_pixel_accuracy", "pixels", "intersections",
+          "class_energy", "class_abpc")  # fmt: skip
 Records = dict[str, dict[str, dict[str, Any]]]
 """By checkpoint and condition, then by sample, then by column."""
 
@@ -49,7 +66,7 @@ def evaluate(kind: str, out: Path, device: str, batch: int, samples: int, **more
     shutil.rmtree(out, ignore_errors=True)
     options = {"data_dir": "embedded:shapes", "limit": samples, "batch_size": batch, "device": device, "out": out}
     options |= {"setup_check": False, "evidence": "none", "progress": False, "say": print, **REQUESTS[kind], **more}
-    if kind == "segmentation":
+    if kind.startswith("segment"):
         return robustkit.segment(eps="2/255", **_without(options, "evidence"))
     return robustkit.audit(eps="2/255", **options)
 
@@ -86,7 +103,7 @@ def differences(expected: Records, found: Records) -> Iterator[dict[str, Any]]:
         attacked = not any(word in text for word in (" clean", "corruption(", "cam("))
         labels = sum(old.get("prediction") != new.get("prediction") for old, new in pairs)
         verdicts = sum(old.get("correct") != new.get("correct") for old, new in pairs)
-        scores = [name for name in _SHOWN if name.startswith(("nll", "cam_"))]
+        scores = [name for name in _SHOWN if name.startswith(("nll", "cam_", "class_"))]
         both = [(old[name], new[name]) for old, new in pairs for name in scores if name in old and name in new]
         gap = max((abs(old - new) for old, new in both), default=0.0)
         over = max((new.get("linf", 0.0) - EPS for _, new in pairs), default=0.0) if attacked else 0.0

@@ -18,7 +18,7 @@ from corruptions import CORRUPTIONS
 from scripts.gpu.machine import missing
 from scripts.gpu.page import BEGIN, RULES, page, write_page
 from scripts.gpu.steps import FAULT, FAULTS, STAND_IN, STEPS
-from scripts.gpu.truth import EPS, TRUTH, differences
+from scripts.gpu.truth import EPS, REQUESTS, TRUTH, differences
 
 Lines = list[dict[str, Any]]
 
@@ -84,9 +84,9 @@ def test_a_bare_machine_is_told_what_lacks(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_records_of_the_cpu_do_not_depend_on_the_batch_size() -> None:
     made = json.loads(TRUTH.read_text())
-    assert set(made) == {"attacks", "corruptions", "maps", "segmentation"}
+    assert set(made) == set(REQUESTS)
     assert max(part["between batch sizes"] for part in made.values()) < 2e-5  # of batches of 4 and of 16
-    assert sum(len(rows) for part in made.values() for rows in part["records"].values()) == 960
+    assert sum(len(rows) for part in made.values() for rows in part["records"].values()) == 1520
 
 
 def test_records_are_close_enough_or_not() -> None:
