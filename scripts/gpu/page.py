@@ -173,7 +173,9 @@ def _rates(lines: Sequence[Line]) -> Iterator[str]:
     for what, heading in (("map", "map"), ("corruption", "corruption, severity 3")):
         some = [each for each in of(lines, what=what) if "images_a_second" in each]
         if some:
-            yield markdown([[heading, "images a second"], *([each["kind"], *_rate(each)] for each in some)])
+            sizes = [f", {each['pixels']} pixels" if each.get("pixels", 224) != 224 else "" for each in some]
+            rows = [[each["kind"] + size, *_rate(each)] for each, size in zip(some, sizes, strict=True)]
+            yield markdown([[heading, "images a second"], *rows])
     host = [each for each in of(lines, step="host") if "images_a_second" in each]
     if host:
         named = [f"{each['what']}{_workers(each)}" for each in host]

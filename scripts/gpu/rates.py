@@ -193,9 +193,8 @@ def bare_pass(model: nn.Module, images: Tensor) -> None:
 
 
 def corruptions_and_maps(bench: Bench) -> None:
-    """Record images a second of each corruption at severity 3, and of AG-CAM and LeGrad."""
-    count, side = (2, 32) if bench.small else (128, 224)
-    images = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, device=bench.device)
+    """Record images a second of each corruption at severity 3, those of CIFAR alone at its size, and of two maps."""
+    count, large = (2, 32) if bench.small else (128, 224)
     name = "test_vit" if bench.small else "vit_base_patch16_224"
     network = _network(name).to(bench.device)
     size = int(network.default_cfg["input_size"][-1])
@@ -208,13 +207,14 @@ def corruptions_and_maps(bench: Bench) -> None:
         if bench.left < 3:
             bench.record(what="left out", kind=kind)
             continue
-        preset = "imagenet" if kind in PRESETS["imagenet"] else "cifar"
+        preset, side = ("imagenet", large) if kind in PRESETS["imagenet"] else ("cifar", 32)
+        images = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, device=bench.device)
         try:
             took = seconds(lambda: corrupt(images, kind, 3, preset=preset, texture="own"), bench.device)  # noqa: B023
         except Exception as fault:  # one kind costs only itself
             bench.record(what="corruption", kind=kind, failure=f"{type(fault).__name__}: {fault}"[:300])
             continue
-        bench.record(what="corruption", kind=kind, images_a_second=count / took)
+        bench.record(what="corruption", kind=kind, pixels=side, images_a_second=count / took)
 
 
 def host(bench: Bench) -> None:

@@ -99,6 +99,8 @@ def test_records_are_close_enough_or_not() -> None:
         assert line["samples"] == 2
         return bool(line["ok"])
 
+    rows["0"]["class_abpc"] = 0.5
+    assert ok("net clean", class_abpc=0.5099) and not ok("net clean", class_abpc=0.5101)
     assert ok("net clean", nll=0.50009) and not ok("net clean", nll=0.50011)
     assert not ok("net clean", prediction=3)
     assert ok("net pgd(eps=2/255)", prediction=3, nll=0.6) and not ok("net pgd(eps=2/255)", correct=False)

@@ -323,7 +323,7 @@ CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
     (
         "checkpoints",
         _known_answer(lambda answers: answers.shipped_checkpoints),
-        f"{AGAIN}; where only predictions differ, try another version of torch",
+        "where only predictions differ, try another version of torch",
     ),
     ("no radius", _known_answer(lambda answers: answers.no_radius), OTHER_TORCH),
     ("monotone", _known_answer(lambda answers: answers.monotone), f"attacks cannot be trusted here: {OTHER_TORCH}"),
