@@ -57,7 +57,7 @@ METRICS = (
     replace(mean_share("mpc", "mPC %"), under=BENCHMARK),
     Metric("rpc", "rPC %", 100, 1, under=BENCHMARK, least=0),
     Metric("retention", "retention %", 100, 1, least=0),
-    Metric("ap(", "average precision % of a category", 100, 1, share=True, parametric=True),
+    Metric("ap(", "AP %", 100, 1, paired=True, share=True, parametric=True),
 )
 _PUBLISHED = {"mpc": MAP.name, "rpc": "retention"}  # what papers call two figures of the benchmark
 _NOTE = f"Over {BENCHMARK}, mAP is mPC and retention is rPC (Michaelis et al. 2019)."
@@ -67,7 +67,8 @@ _LONGEST = 40  # the longest table of categories that a terminal or a card shows
 @dataclass(frozen=True)
 class Scored:
     """The figures of n images under a condition, or a mean. values: (7 + K,) of FIGURES, by size, and of categories.
-    resampled: (R, 4) of FIGURES. ends: (4 + K,) intervals. seen: (K,) images with each category."""
+    resampled: (R, 4) of FIGURES, or (R, 5) where a category was asked for, which is last. ends: (4 + K,) intervals.
+    seen: (K,) images with each category."""
 
     ids: pa.Array
     values: Floats
@@ -78,7 +79,7 @@ class Scored:
     flags: tuple[Finding, ...]
 
     @classmethod
-    def of(cls, detections: Detections, flags: Sequence[Finding] = ()) -> Scored:
+    def of(cls, detections: Detections, flags: Sequence[Finding] = (), category: int | None = None) -> Scored:
         n, groups, ones = len(detections.ids), detections.groups, np.ones((1, len(detections.ids)))
         values, seen = detections.figures(ones)[0], detections.seen.tolist()
         drawn = resampled_figures(detections.figures, n, groups)
@@ -89,7 +90,8 @@ class Scored:
         values = np.concatenate([values[: len(FIGURES)], sizes, values[len(FIGURES) :]])
         rare = sum(0 < count < FEWEST for count in seen)
         few = [Finding.of("detection/rare-categories", count=rare, of=np.count_nonzero(seen))] if rare else []
-        return cls(detections.ids, values, drawn[:, : len(FIGURES)].copy(), ends, seen, groups, (*flags, *few))
+        kept = [*range(len(FIGURES)), *([] if category is None else [len(FIGURES) + category])]
+        return cls(detections.ids, values, drawn[:, kept], ends, seen, groups, (*flags, *few))
 
     @classmethod
     def mean(cls, parts: Iterable[tuple[float, Scored]]) -> Scored:
@@ -98,7 +100,7 @@ class Scored:
         first: Scored = members[0]
         values = sum(weight * each.values for weight, each in zip(weights, members, strict=True))
         drawn = sum(weight * each.resampled for weight, each in zip(weights, members, strict=True))
-        n, pairs = len(first.ids), zip(drawn.T, values[: len(FIGURES)].tolist(), strict=True)
+        n, pairs = len(first.ids), zip(drawn.T[: len(FIGURES)], values[: len(FIGURES)].tolist(), strict=True)
         ends = [basic_ends(column, value, first.groups, n) for column, value in pairs] + [NO_INTERVAL] * len(first.seen)
         return replace(first, values=values, resampled=drawn, ends=ends, flags=tuple(merged_flags(members)))
 
@@ -192,24 +194,30 @@ class Detection(Task):
     def difference(
         self, first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str
     ) -> Difference:
-        name, shares = _PUBLISHED.get(metric, metric), shares_of(condition)
-        if name not in (*FIGURES, "retention"):
-            raise not_paired(condition, metric, [*FIGURES, "retention", *_PUBLISHED])
+        name, shares, categories = _PUBLISHED.get(metric, metric), shares_of(condition), first.manifest.data.class_names
+        of_categories = [f"ap({each})" for each in categories]
+        category = of_categories.index(name) if name in of_categories else None
+        if name not in (*FIGURES, "retention") and category is None:
+            raise not_paired(condition, metric, [*FIGURES, "retention", *_PUBLISHED, *of_categories])
         texts = [*shares, *[CLEAN.text] * (name == "retention")]
         ids = common_ids([_scored(side, text).ids for side in (first, second) for text in texts])
         if not len(ids):
             raise nothing_common(first, second, condition)
         groups, of_both = common_groups(first, second, ids), first.sample_groups or second.sample_groups
 
-        def figure(side: CheckpointRecords) -> tuple[float, Floats]:
-            mean = Scored.mean((weight, _scored(side, text, ids, of_both)) for text, weight in shares.items())
+        def figure(side: CheckpointRecords) -> tuple[float, Floats, int]:
+            parts = ((weight, _scored(side, text, ids, of_both, category)) for text, weight in shares.items())
+            mean = Scored.mean(parts)
             if name == "retention":
-                return mean.left(_scored(side, CLEAN.text, ids, of_both))
-            return float(mean.values[FIGURES.index(name)]), mean.resampled[:, FIGURES.index(name)]
+                return *mean.left(_scored(side, CLEAN.text, ids, of_both)), len(ids)
+            if category is not None:
+                value = float(mean.values[len(FIGURES) + len(_SIZES) + category])
+                return value, mean.resampled[:, -1], mean.seen[category]
+            return float(mean.values[FIGURES.index(name)]), mean.resampled[:, FIGURES.index(name)], len(ids)
 
-        (before, drawn), (after, drawn_after) = figure(first), figure(second)
+        (before, drawn, n), (after, drawn_after, _) = figure(first), figure(second)
         with np.errstate(invalid="ignore"):
-            return of_resamples(before, after, drawn_after - drawn, len(ids), FEWEST, groups)
+            return of_resamples(before, after, drawn_after - drawn, n, FEWEST, groups)
 
     def clean_clause(self, row: Figure) -> str:
         return f"mAP {share(row)} on {row.n} clean images"
@@ -247,18 +255,22 @@ class Detection(Task):
 
 
 def _scored(
-    side: CheckpointRecords, text: str, ids: pa.Array | None = None, groups: SampleGroups | None = None
+    side: CheckpointRecords,
+    text: str,
+    ids: pa.Array | None = None,
+    groups: SampleGroups | None = None,
+    category: int | None = None,
 ) -> Scored:
     """Return the figures under a condition: of the images with these ids, all of which it has, resampled by groups; by
-    default of all. Raises RunError without records."""
-    key = ("scored", text)
+    default of all. category: whose resamples are kept, too. Raises RunError without records."""
+    key = (f"scored {category}", text)
     scored: Scored | None = side.memo.get(key)
     whole = ids is None
     if scored is None or not (whole or scored.ids.equals(ids)) or not (whole or groups is side.sample_groups):
         where = f"{side.run.path}: {side.checkpoint} under {text}"
         table, classes = side.table(text, list(COLUMNS)), len(side.manifest.data.class_names)
         detections = Detections.of(table, classes, where, side.sample_groups if whole else groups)
-        scored = side.memo[key] = Scored.of(detections if whole else detections.of_samples(ids))
+        scored = side.memo[key] = Scored.of(detections if whole else detections.of_samples(ids), (), category)
     return scored
 
 

@@ -52,7 +52,7 @@ _MAIN = (
     Metric("bce", "BCE", better=-1, paired=True, least=0, bare=True),
 )
 _OF_LABEL = tuple(
-    Metric(f"{kind}(", f"{word} % of a label", 100, 1, paired=True, share=True, parametric=True)
+    Metric(f"{kind}(", f"{word} %", 100, 1, paired=True, share=True, parametric=True)
     for kind, word in zip(OF_LABELS, ("AP", "precision", "recall", "F1"), strict=True)
 )
 METRICS = (

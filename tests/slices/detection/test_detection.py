@@ -21,7 +21,7 @@ from processes import called
 from small_audit import files
 
 import robustkit
-from robustkit.common.intervals import NO_INTERVAL, basic_ends
+from robustkit.common.intervals import NO_INTERVAL, Z, basic_ends, resampled_figures
 from robustkit.errors import ProtocolError, RobustkitError, RunError
 from robustkit.evaluations.condition import shares_of
 from robustkit.evaluations.corruptions import QUICK, TEST
@@ -164,8 +164,19 @@ def test_detectors_are_compared_by_image(run: Any) -> None:
     assert mpc == mean
     same = paired_difference(first, Side(run, "a"), "clean", "map")
     assert (same.value, same.ci_low, same.ci_high) == (0, 0, 0)
-    with pytest.raises(RunError, match=r"unknown figure of pairs under clean 'ap\(c0\)'.*map, map50"):
-        paired_difference(first, second, "clean", "ap(c0)")
+    for condition in ("clean", EVERY):
+        for name in ("c0", "c1"):
+            before, after = (figures(run, each)[condition, f"ap({name})"] for each in ("a", "b"))
+            difference = paired_difference(first, second, condition, f"ap({name})")
+            assert (difference.first, difference.second, difference.n) == (before.value, after.value, before.n)
+            assert difference.ci_low < difference.value < difference.ci_high
+    names = run.manifest.data.class_names
+    every = [Detections.of(run.table(name, "clean"), len(names), name) for name in ("a", "b")]
+    drawn = [resampled_figures(each.figures, IMAGES, None)[:, 4 + names.index("c1")] for each in every]
+    of_one = paired_difference(first, second, "clean", "ap(c1)")
+    assert of_one.ci_high - of_one.value == pytest.approx(Z * (drawn[1] - drawn[0]).std(ddof=1), rel=1e-12)
+    with pytest.raises(RunError, match=r"unknown figure of pairs under clean 'ap\(c9\)'.*ap\(c3\).*map, map50"):
+        paired_difference(first, second, "clean", "ap(c9)")
 
 
 def test_a_gate_takes_mpc(run: Any, tmp_path: Path) -> None:
@@ -179,10 +190,11 @@ def test_a_gate_takes_mpc(run: Any, tmp_path: Path) -> None:
 def test_commands_take_a_run(tmp_path: Path) -> None:
     run = score(furnish(tmp_path / "files", ("fog", "snow", "frost", "brightness"), (1,)), tmp_path / "run")
     policy = tmp_path / "policy.toml"
-    policy.write_text('[[rule]]\nrequire = "drop in map under clean against baseline <= 90 %"\n')
     baseline = score(tmp_path / "files", tmp_path / "baseline", "b")
     words = ["check", str(run.path), "--policy", str(policy), "--baseline", str(baseline.path), "--details"]
-    assert "−" in called(words)[1]
+    for metric in ("map", "ap(c0)"):
+        policy.write_text(f'[[rule]]\nrequire = "drop in {metric} under clean against baseline <= 90 %"\n')
+        assert "−" in called(words)[1]
     status, said, _ = called(["compare", str(run.path)])
     assert status == 0 and "weather, severity 1" in said and "retention %" in said
     status, said, _ = called(["report", str(run.path), "--details"])
