@@ -270,7 +270,12 @@ class ConditionTable:
         return Table(title, headings, texts, spare=tuple(columns.get(name, name) for name in spare))
 
     def terminal(self, spare: tuple[str, ...], mark: bool = False) -> Table:
-        heads = [f"{row['checkpoint']}, {row['attention']} attention" for row in self.rows]
+        from ..runs.manifest import ELSEWHERE
+
+        heads = [
+            f"{row['checkpoint']}, {ELSEWHERE if row['attention'] == 'unknown' else row['attention'] + ' attention'}"
+            for row in self.rows
+        ]
         return self.text_table(spare, mark).said_once("n").under_heads(heads, 2)
 
     def grids(self, flags: tuple[str, ...]) -> list[Table]:

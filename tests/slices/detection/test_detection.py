@@ -197,8 +197,11 @@ def test_commands_take_a_run(tmp_path: Path) -> None:
         assert "−" in called(words)[1]
     status, said, _ = called(["compare", str(run.path)])
     assert status == 0 and "weather, severity 1" in said and "retention %" in said
-    status, said, _ = called(["report", str(run.path), "--details"])
-    assert status == 0 and "mAP in % by corruption and severity, corrupted elsewhere (variant=bethgelab)" in said
+    head, said = (
+        called(words)[1] for words in (["report", str(baseline.path)], ["report", str(run.path), "--details"])
+    )
+    assert "\nb, computed elsewhere\n" in head and "attention" not in head
+    assert "mAP in % by corruption and severity, corrupted elsewhere (variant=bethgelab)" in said
     assert "Over in-c, mAP is mPC and retention is rPC" in said and "average precision in % by category" in said
     page = (run.path / "report.html").read_text()
     assert 'id="term-mean-average-precision"' in page and 'id="term-mpc"' in page and "Clean images: mAP" in page
