@@ -286,6 +286,12 @@ def test_an_audit_of_four_channels_of_16_bits(tmp_path: Path) -> None:
     text = next(each for each in run.manifest.conditions if each.startswith("fgsm"))
     linf = run.table(name, text, ["linf"])["linf"].to_pylist()
     assert max(linf) == pytest.approx(8 / 255, abs=1e-6) and (tmp_path / "run" / "report.html").is_file()
+    asked = {"cams": "gradient", "gallery": 2, "choose": "random", "faithfulness": "none"}
+    for show, first in (((4, 3, 2), True), (None, False)):
+        drawn_ones = robustkit.cam(small_net(4), data, show_channels=show, out=tmp_path / "maps", **asked, **options)
+        for row in drawn_ones.rows:
+            values = np.load(data / row.sample_id)[..., [3, 2, 1] if first else [0, 1, 2]]
+            assert np.abs(row.image - values / 257).max() <= 0.5 + 1e-3
     coloured = "frost, saturate: defined on RGB, and images have 4 channels; leave them out: -frost, -saturate"
     with pytest.raises(ProtocolError, match=coloured):
         robustkit.audit(

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 _OF_MAPS = (
     *("boxes", "masks", "faithfulness", "keep_misclassified", "model", "data", "limit", "ids", "protocol"),
-    *("browse", "setup_check", "out", "batch_size", "shard_size", "workers", "device", "dtype", "compile", "seed"),
+    *("browse", "show_channels", "setup_check", "out", "batch_size", "shard_size", "workers", "device", "dtype"),
+    *("compile", "seed"),
 )
 """The options that `cam` has from an audit."""
 COLORMAPS = ("inferno", "magma", "plasma", "viridis", "cividis", "turbo", "jet")

@@ -222,7 +222,7 @@ def make_gallery(run: RunFolder, request: ClassificationRequest, choice: Choice)
     seed, asked = manifest.seed, {name: manifest.arguments[name] for name in ("limit", "ids")}
     dataset = data_of(replace(request, seed=seed, **asked), classifiers[0].identity)
     samples, words = select(choice, run, dataset, records, seed)
-    settings = Settings(seed, batch_size=1, device=pick_device(request.device))
+    settings = Settings(seed, batch_size=1, device=pick_device(request.device), show=request.settings.show)
     subjects = [ClassifierSubject(classifier, card, settings, dataset.valid_labels) for classifier in classifiers]
     first, attacks = choice.maps[0], request.attack_conditions(request.attack_list, request.engine)
     attacked = (attack for attack in attacks if attack != CLEAN)

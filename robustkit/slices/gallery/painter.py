@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cam import Explanation
 
+from ...data.channels import looked_at
 from ...data.class_names import class_name, target_of
 from ...data.dataset import Sample
 from ...display.format import number, percent
@@ -101,7 +102,7 @@ class Painter:
             if under is not None:
                 view = shown_under(subject, batch, under)
                 inputs, logits, image = view.inputs, _logits(subject, view.inputs, sample), view.images()[0]
-            picture = as_levels(image)
+            picture = as_levels(looked_at(image, subject.settings.show))
             drawn = inputs, sample, first, located, scores, under, picture
             of_texts = self.texts.get(subject.classifier.identity.name)
             of_class = self.specs if self.targets or scores or of_texts is None else ()  # not where nobody asks
