@@ -27,7 +27,9 @@ EXPLAINED: dict[str, Any] = {
     "checkpoints": ["zoo:shapes-vit-quest"],
     "data_dir": "embedded:shapes",
     "attacks": "none",
-    "corruptions": "contrast(severity=3)",
+    "corruptions": "contrast(severity=3),pinch_and_twirl(severity=3),ripple(severity=3),lines(severity=3),"
+    "circular_motion_blur(severity=3),transverse_chromatic_abberation(severity=3)",
+    "constants": "cifar",
     "cams": "agcam,grad-cam,rollout,gradient",
     "watch_attention": True,
     "limit": 2,
@@ -37,7 +39,8 @@ CORRUPTED: dict[str, Any] = {
     "checkpoints": ["zoo:shapes-vit-elliptical"],
     "data_dir": "embedded:shapes",
     "attacks": "none",
-    "corruptions": "in-c(severity=1+5),-frost",
+    "corruptions": "in-c(severity=1+5),-frost,in-c-bar(severity=3),laion-c(severity=3)",
+    "constants": "imagenet",
     "limit": 3,
 }
 SEGMENTER: dict[str, Any] = {
@@ -46,6 +49,16 @@ SEGMENTER: dict[str, Any] = {
     "attacks": "pgd(steps=2),segpgd(steps=2)",
     "corruptions": "in-c(severity=3),-frost",
     "limit": 2,
+}
+MAPPED: dict[str, Any] = {
+    "checkpoints": ["zoo:shapes-segmenter-quest"],
+    "data_dir": "embedded:shapes",
+    "attacks": "pgd(steps=2)",
+    "cams": "agcam(of=*),legrad,rollout,chefer,layer-cam,grad-cam(over=component=30+30),smooth-grad,rise(masks=20)",
+    "faithfulness": "abpc",
+    "stability": True,
+    "limit": 1,
+    "batch_size": 4,
 }
 
 
@@ -61,7 +74,9 @@ def attacked(place: Path) -> dict[str, Any]:
         "checkpoints": [str(place / "net.pth")],
         "data_dir": str(place / "images"),
         "model": {"arch": f"{place / 'net.py'}:build", "num_classes": 3},
-        "attacks": "fgsm,pgd(steps=3),spsa(steps=2,directions=4),square(queries=10),autoattack(steps=3,queries=10)",
+        "attacks": "fgsm,pgd(steps=3),spsa(steps=2,directions=4),square(queries=10),autoattack(steps=3,queries=10),"
+        "autoattack(version=fast,steps=3,queries=10),pgd(steps=12,loss=pma)",
+        "evaluations": "spatial(degrees=3,shift=0.1)",
         "eps": "8/255",
         "limit": 6,
         "batch_size": 4,
@@ -71,10 +86,14 @@ def attacked(place: Path) -> dict[str, Any]:
 @needs_stand_in
 @pytest.mark.parametrize(
     "what",
-    ["attacked", "explained", *(pytest.param(each, marks=pytest.mark.slow) for each in ("corrupted", "segmenter"))],
+    [
+        "attacked",
+        "explained",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("corrupted", "segmenter", "mapped")),
+    ],
 )
 def test_records_are_those_of_the_cpu_to_the_byte(tmp_path: Path, place: Path, what: str) -> None:
-    kinds = {"explained": EXPLAINED, "corrupted": CORRUPTED, "segmenter": SEGMENTER}
+    kinds = {"explained": EXPLAINED, "corrupted": CORRUPTED, "segmenter": SEGMENTER, "mapped": MAPPED}
     request = kinds.get(what) or attacked(place)
     expected = evaluate("cpu", tmp_path / "cpu", request)
     with stand_in.devices() as seen:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.torch
+import stand_in
 import torch
 from processes import called
 from several_labels import COUNT, NAMES, command, furnish, logits, pixels, truths, weights, write_table
-from small_audit import files
+from small_audit import files, pages
 
 import attacks
 import robustkit
@@ -48,6 +49,19 @@ def done(place: Path) -> Path:
     status, _, errors = called(words)
     assert status == 0, errors
     return place / "run"
+
+
+@pytest.mark.skipif(bool(stand_in.why_not()), reason=stand_in.why_not() or "there is a stand-in")
+def test_a_gpu_computes_the_same_records(place: Path, tmp_path: Path) -> None:
+    made = {}
+    for device in ("cpu", "cuda"):
+        words = command(place, tmp_path / device, "--eps", "2/255", "--attacks", ALL, "--batch-size", "16")
+        words[words.index("--device") + 1] = device
+        with stand_in.devices() as seen:
+            status, _, errors = called(words)
+        assert status == 0 and (seen.launched > 1000) == (device == "cuda"), errors
+        made[device] = pages(tmp_path / device)
+    assert made["cpu"] == made["cuda"]
 
 
 def rows(run: Path, condition: str, name: str = "net") -> dict[str, Any]:

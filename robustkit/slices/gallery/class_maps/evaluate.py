@@ -100,7 +100,7 @@ def explained_in(
         mask = labels
     inside = mask[_frame(region, mask)]
     classes = int(mask.max()) + 1
-    counts = torch.bincount(inside[inside >= 0], minlength=max(classes, 1))
+    counts = torch.bincount(inside[inside >= 0], minlength=max(classes, 1)).cpu()
     counts[[place for place in unjudged if place < len(counts)]] = 0
     present = [int(place) for place in counts.argsort(descending=True, stable=True) if counts[place]]
     chosen = present if spec.of == EVERY else present[:1] if spec.of == LARGEST else [spec.index]
