@@ -23,7 +23,6 @@ from ..results.comparison import Asked, ComparisonRow, Tested, asked_results
 from ..results.methods import MethodResults, by_method, tests_of
 from ..results.summary_text import Sentence, findings
 from ..results.tables import samples_text
-from ..runs.manifest import ELSEWHERE
 from ..tasks import metric_of
 from ..tasks.task import task_of
 from .pages import gate_text
@@ -196,7 +195,7 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
         columns = [FrontColumn(short[each.name], each.name, each.trainings) for each in results.compared.methods]
         looks = {name: style(place) for place, name in enumerate(results.names)}
     else:
-        words = {"none": "no attention", "other": "attention formula unknown", "unknown": ELSEWHERE}
+        words = {"none": "no attention", "other": "attention formula unknown", "unknown": "computed elsewhere"}
         pairs = ((each, words.get(each.attention, f"{each.attention} attention")) for each in manifest.checkpoints)
         columns = [FrontColumn(short[each.name], each.name, attention) for each, attention in pairs]
     groups, several = dict[str, list[FrontLine]](), Counter(entry.called for entry in rows)

@@ -52,7 +52,6 @@ _BUDGET = {
 }  # what the text always names, as eps; else the steps
 EMBEDDING = "embedding"  # the loss of a PGD that moves an image's embedding, whatever its label
 _PARTS = ("only", ON)
-_ONLY_OURS = ("segmentation", "features", "multilabel")  # tasks whose attacks no other library makes
 _OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of a card's table, but no parameters
 
 
@@ -183,9 +182,8 @@ def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
         raise ProtocolError(unknown("norm", norm, norms))
     if resolved["engine"] not in ENGINES:
         raise ProtocolError(unknown("engine", resolved["engine"], ENGINES))
-    if card.task in _ONLY_OURS and resolved["engine"] != "robustkit":
-        engine, able = resolved["engine"], "only attacks classifiers, one class an image"
-        raise ProtocolError(f"engine {engine}: {able}; leave out --engine for {card.task}")
+    if card.task in ("segmentation", "features", "multilabel") and resolved["engine"] != "robustkit":
+        raise ProtocolError(f"engine {resolved['engine']}: only attacks classifiers of one class; leave it out")
     if resolved[ON] < 0:
         raise ProtocolError(f"on {resolved[ON]}: expected how many samples, such as on=100; 0 takes all")
     if eps < 0:
@@ -212,7 +210,7 @@ def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.D
     try:
         place = {name: parameters.pop(name) for name in ("size", "where") if name in parameters and norm == "patch"}
         threat = attacks.ThreatModel(norm, eps, bounds, options.get("cut_images", False), **place)
-        if engine != "robustkit" and card.task not in _ONLY_OURS:
+        if engine != "robustkit":
             made: attacks.Attack = of_slice("peer", f"engine {engine}")(str(engine), condition.name, threat, parameters)
             return made
         if parameters.get("loss") == EMBEDDING and card.task == "classification" and condition.name == "pgd":

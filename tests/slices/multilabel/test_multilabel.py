@@ -405,7 +405,10 @@ WRONG = [
     (("--attacks", "fab"), "unknown attack on several labels 'fab'"),
     (("--evaluations", "patch"), "unknown attack on several labels 'patch'"),
     (("--data-dir", ""), "--data-dir"),
-    (("--attacks", "pgd(engine=torchattacks,loss=ce)"), "engine torchattacks: only attacks classifiers, one class"),
+    (
+        ("--attacks", "pgd(engine=torchattacks,loss=ce)"),
+        "engine torchattacks: only attacks classifiers of one",
+    ),
     (("--protocol", "standard"), "protocol standard is for classification; use robustkit audit"),
     (("--labels", "no.csv"), "no.csv: not a readable CSV of labels"),
     (("--data-dir", "nowhere"), "nowhere: no such folder or zip file; check --data-dir"),
