@@ -331,6 +331,9 @@ def test_page_terminal_and_summary_show_labels(done: Path) -> None:
     assert "Slices" in page and "camera" in page
     status, out, _ = called(["report", str(done), "--details", "--by", "camera"])
     assert status == 0 and "net: by label, clean" in out and "other against net: labels that changed" in out
+    of_red = out.partition("net: by label, clean")[2].partition("\nred ")[2].partition("\n")[0]
+    for metric in ("ap(red)", "precision(red)", "recall(red)", "f1(red)"):
+        assert f" {100 * figures(done)['clean', metric].value:.1f} [" in of_red, metric
     assert "net: slices by camera" in out and "exact match %" in out
     with (done / "summary.csv").open() as file:
         metrics = {row["metric"] for row in csv.DictReader(file) if row["condition"] == "clean"}
