@@ -122,8 +122,8 @@ def read_label_map(spec: str | Path) -> LabelMap:
         "other_folders": f"{REFUSE} or {LEAVE_OUT}",
         "conflict": "a regular expression with one group",
     }
-    if odd := next((key for key, fits in checked.items() if not fits), None):
-        raise DataError(f"{path}: {odd} is {table[odd]!r}; expected {expected[odd]}")
+    if misfit := next((key for key, fits in checked.items() if not fits), None):
+        raise DataError(f"{path}: {misfit} is {table[misfit]!r}; expected {expected[misfit]}")
     classes = table.get("classes")
     if not isinstance(classes, dict) or len(classes) < 2:
         raise DataError(f"{path}: expected a table [classes] of two classes or more")

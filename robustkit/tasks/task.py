@@ -270,9 +270,9 @@ class ConditionTable:
         return Table(title, headings, texts, spare=tuple(columns.get(name, name) for name in spare))
 
     def terminal(self, spare: tuple[str, ...], mark: bool = False) -> Table:
-        said = {"unknown": "computed elsewhere"}
+        words = {"unknown": "computed elsewhere"}
         pairs = ((row["checkpoint"], row["attention"]) for row in self.rows)
-        heads = [f"{name}, {said.get(attention, f'{attention} attention')}" for name, attention in pairs]
+        heads = [f"{name}, {words.get(attention, f'{attention} attention')}" for name, attention in pairs]
         return self.text_table(spare, mark).said_once("n").under_heads(heads, 2)
 
     def grids(self, flags: tuple[str, ...]) -> list[Table]:

@@ -72,5 +72,7 @@ def test_predicted_labels_are_those_of_each_sample(one_thread: None) -> None:
     whole = Shuffled(model, torch.stack([torch.arange(5).roll(place) for place in range(5)]))
     labels = whole(images, torch.arange(5)).argmax(dim=1)
     for attack in (attacks.PGD(**_BALL, steps=3), attacks.SPSA(**_BALL, steps=2, directions=4), attacks.Spatial()):
-        stated, own = (attack.run(whole, images, given, rng=Draws(range(5))) for given in (labels, None))
-        torch.testing.assert_close(stated.adversarials, own.adversarials, rtol=0, atol=0)
+        with_labels, with_predictions = (
+            attack.run(whole, images, targets, rng=Draws(range(5))) for targets in (labels, None)
+        )
+        torch.testing.assert_close(with_labels.adversarials, with_predictions.adversarials, rtol=0, atol=0)

@@ -219,12 +219,17 @@ def test_torchrun_gives_each_process_its_own_device(place: Path, tmp_path: Path,
     if device == "cuda:1":
         assert done.returncode != 0 and not (tmp_path / "run").exists()
         line = "device 'cuda:1' is one device for 2 processes; use --device cuda, then each takes its own"
-        said = re.findall(rf"error: (\[process 1\] )?{line}\n", done.stderr)
-        assert said in ([""], ["[process 1] "], ["", "[process 1] "], ["[process 1] ", ""])  # torchrun ends the later
+        reports = re.findall(rf"error: (\[process 1\] )?{line}\n", done.stderr)
+        assert reports in (
+            [""],
+            ["[process 1] "],
+            ["", "[process 1] "],
+            ["[process 1] ", ""],
+        )  # torchrun ends the later
         return
     assert done.returncode == 0, done.stderr
-    said = re.findall(r"process \d+ computed on .*?\]", done.stderr)  # a line of one may begin behind the other's
-    assert sorted(said) == ["process 0 computed on [0]", "process 1 computed on [1]"]
+    reports = re.findall(r"process \d+ computed on .*?\]", done.stderr)  # a line of one may begin behind the other's
+    assert sorted(reports) == ["process 0 computed on [0]", "process 1 computed on [1]"]
     small_audit.audit(place, tmp_path / "alone", attacks=CONDITIONS[1], shard_size=4, limit=10)
     assert pages(tmp_path / "run") == pages(tmp_path / "alone")
 

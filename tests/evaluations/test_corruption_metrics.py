@@ -136,11 +136,11 @@ def test_a_quick_set_is_a_mean_of_its_own_and_named_where_no_other_holds_it() ->
     quick = QUICK["in-c-quick"]
     assert SETS["in-c-quick"] == dict.fromkeys(quick.kinds, (quick.severity,)) == expand("in-c-quick")
     errors = dict(zip(quick.kinds, (0.0, 0.5, 1.0), strict=True))
-    own = {f"corruption({c},severity={quick.severity})": outcome(errors[c], 0.4) for c in quick.kinds}
-    found = rows(own)
-    assert {text for text, _ in found} == {"in-c-quick"}  # no mean over one severity, which is its own condition
-    assert found["in-c-quick", "mean_error"][0] == pytest.approx((0.5 + 0.4) / 2)
-    assert {metric for _, metric in found} == {"mean_error", "nll", "ece"}  # no mCE
+    outcomes = {f"corruption({c},severity={quick.severity})": outcome(errors[c], 0.4) for c in quick.kinds}
+    figures = rows(outcomes)
+    assert {text for text, _ in figures} == {"in-c-quick"}  # no mean over one severity, which is its own condition
+    assert figures["in-c-quick", "mean_error"][0] == pytest.approx((0.5 + 0.4) / 2)
+    assert {metric for _, metric in figures} == {"mean_error", "nll", "ece"}  # no mCE
     whole = {f"corruption({c},severity={s})": outcome(1.0) for c in TEST for s in (1, 2, 3, 4, 5)}
     three = {text: each for text, each in whole.items() if f"severity={quick.severity})" in text}
     assert "in-c" in (means := {text for text, _ in rows(whole)}) and "in-c-quick" not in means
@@ -151,7 +151,7 @@ def test_a_quick_set_is_a_mean_of_its_own_and_named_where_no_other_holds_it() ->
     frost = {text.replace(")", ",texture=own)"): whole.pop(text) for text in list(whole) if "frost" in text}
     tiles = {f"corruption(stickers,severity={s})": outcome(1.0) for s in (1, 2, 3, 4, 5)}
     assert "in-c-quick" not in {text for text, _ in rows(whole | frost | tiles)}  # the mean with the other texture
-    other = {text.replace(f"={quick.severity})", "=1)"): each for text, each in own.items()}
+    other = {text.replace(f"={quick.severity})", "=1)"): each for text, each in outcomes.items()}
     assert quick.severity != 1 and rows(other) == {}  # the three at another severity estimate nothing
     assert not any("quick" in mean for mean in possible_means(conditions_of("fan-19")))
 

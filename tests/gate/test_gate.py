@@ -156,8 +156,8 @@ def test_a_rule_is_not_decided_by_one_of_two_protocols(tmp_path: Path) -> None:
 def test_a_rule_of_a_mean_that_a_larger_one_holds_is_told_of_that(tmp_path: Path) -> None:
     texts = conditions_of("in-c(preset=cifar)")
     whole = make(tmp_path / "whole", {"vit": {text: right(6, 10) for text in texts}})
-    found = verdict(whole, "mean_error of in-c-quick <= 0.9")
-    assert (found.state, found.reason) == (
+    decision = verdict(whole, "mean_error of in-c-quick <= 0.9")
+    assert (decision.state, decision.reason) == (
         UNDECIDED,
         "the run has in-c(preset=cifar), which holds all of in-c-quick; state the rule of in-c(preset=cifar)",
     )

@@ -108,20 +108,20 @@ def area_of_runs(mask: Mask) -> int:
 # IoU
 
 
-def ious_of_boxes(found: Floats, true: Floats, crowd: Bools) -> Floats:
-    """Return (D, G): of a crowd, the intersection over the box of the detection."""
-    ends = np.minimum((found[:, :2] + found[:, 2:])[:, None], (true[:, :2] + true[:, 2:])[None])
-    sides = np.maximum(ends - np.maximum(found[:, None, :2], true[None, :, :2]), 0)
+def ious_of_boxes(boxes: Floats, true: Floats, crowd: Bools) -> Floats:
+    """Return (D, G) of boxes (D, 4) and true ones (G, 4), as x, y, width, height; of a crowd, over the first's area."""
+    ends = np.minimum((boxes[:, :2] + boxes[:, 2:])[:, None], (true[:, :2] + true[:, 2:])[None])
+    sides = np.maximum(ends - np.maximum(boxes[:, None, :2], true[None, :, :2]), 0)
     both = sides[..., 0] * sides[..., 1]
-    return _over(both, found[:, 2] * found[:, 3], true[:, 2] * true[:, 3], crowd)
+    return _over(both, boxes[:, 2] * boxes[:, 3], true[:, 2] * true[:, 3], crowd)
 
 
-def ious_of_masks(found: Sequence[Mask], true: Sequence[Mask], crowd: Bools) -> Floats:
-    """Return the same of masks."""
-    owner = np.repeat(np.arange(len(found)), [len(mask) // 2 for mask in found])
-    starts, ends = (np.concatenate([mask[place::2] for mask in found]) for place in (0, 1))
-    both = [np.bincount(owner, _before(mask, ends) - _before(mask, starts), len(found)) for mask in true]
-    areas, of_true = (np.array([area_of_runs(mask) for mask in some], dtype=np.float64) for some in (found, true))
+def ious_of_masks(masks: Sequence[Mask], true: Sequence[Mask], crowd: Bools) -> Floats:
+    """Return the same of D and G masks, as runs of pixels."""
+    owner = np.repeat(np.arange(len(masks)), [len(mask) // 2 for mask in masks])
+    starts, ends = (np.concatenate([mask[place::2] for mask in masks]) for place in (0, 1))
+    both = [np.bincount(owner, _before(mask, ends) - _before(mask, starts), len(masks)) for mask in true]
+    areas, of_true = (np.array([area_of_runs(mask) for mask in some], dtype=np.float64) for some in (masks, true))
     return _over(np.stack(both, axis=1).astype(np.float64), areas, of_true, crowd)
 
 
@@ -134,8 +134,8 @@ def _before(mask: Mask, places: Mask) -> Ints:
     return ones[before] + np.where(before % 2, places - np.append(0, mask)[before], 0)
 
 
-def _over(both: Floats, found: Floats, true: Floats, crowd: Bools) -> Floats:
-    either = np.where(crowd[None], found[:, None], found[:, None] + true[None] - both)
+def _over(both: Floats, areas: Floats, true: Floats, crowd: Bools) -> Floats:
+    either = np.where(crowd[None], areas[:, None], areas[:, None] + true[None] - both)
     return np.divide(both, either, out=np.zeros_like(both), where=both > 0)
 
 
@@ -164,24 +164,24 @@ class Matches:
     outcomes: Ints
 
 
-def matches_of(found: Shapes, scores: Floats, true: Shapes, crowd: Bools) -> Matches:
-    """Return the matches of detections. crowd: (N,), of the true ones."""
-    count = int(max(found.categories.max(initial=0), true.categories.max(initial=0))) + 1
-    keys, of_true = (each.images * count + each.categories for each in (found, true))
+def matches_of(shapes: Shapes, scores: Floats, true: Shapes, crowd: Bools) -> Matches:
+    """Return the matches of D shapes that have scores (D,) with true ones (N,). crowd: (N,), which of these are one."""
+    count = int(max(shapes.categories.max(initial=0), true.categories.max(initial=0))) + 1
+    keys, of_true = (each.images * count + each.categories for each in (shapes, true))
     order = np.lexsort((-scores, keys))
     starts = np.searchsorted(keys[order], keys[order])
     order = order[np.arange(len(order)) - starts < MOST]
     keys = keys[order]
-    outside, ignored = is_outside(found.areas[order]), is_outside(true.areas) | crowd
+    outside, ignored = is_outside(shapes.areas[order]), is_outside(true.areas) | crowd
     outcomes = outside * (int(_BITS.sum()) << len(_BITS))
     by_key = np.argsort(of_true, kind="stable")
     of_true = of_true[by_key]
     for key in np.intersect1d(keys, of_true):
         rows = slice(*np.searchsorted(keys, [key, key + 1]))
         objects = by_key[slice(*np.searchsorted(of_true, [key, key + 1]))]
-        ious = _ious(found, order[rows], true, objects, crowd[objects])
+        ious = _ious(shapes, order[rows], true, objects, crowd[objects])
         outcomes[:, rows] = _matched(ious, ignored[:, objects], crowd[objects], outcomes[:, rows])
-    return Matches(found.images[order], found.categories[order], scores[order], outcomes)
+    return Matches(shapes.images[order], shapes.categories[order], scores[order], outcomes)
 
 
 def is_outside(areas: Floats) -> Bools:
@@ -191,10 +191,10 @@ def is_outside(areas: Floats) -> Bools:
     return outside
 
 
-def _ious(found: Shapes, here: Ints, true: Shapes, there: Ints, crowd: Bools) -> Floats:
-    if isinstance(found.outlines, np.ndarray) and isinstance(true.outlines, np.ndarray):
-        return ious_of_boxes(found.outlines[here], true.outlines[there], crowd)
-    return ious_of_masks([found.outlines[k] for k in here], [true.outlines[k] for k in there], crowd)
+def _ious(shapes: Shapes, here: Ints, true: Shapes, there: Ints, crowd: Bools) -> Floats:
+    if isinstance(shapes.outlines, np.ndarray) and isinstance(true.outlines, np.ndarray):
+        return ious_of_boxes(shapes.outlines[here], true.outlines[there], crowd)
+    return ious_of_masks([shapes.outlines[k] for k in here], [true.outlines[k] for k in there], crowd)
 
 
 def _matched(ious: Floats, ignored: Bools, crowd: Bools, outcomes: Ints) -> Ints:

@@ -122,8 +122,8 @@ def _detectors(request: DetectionRequest) -> list[_Detector]:
     for place, other in enumerate(detectors):
         if other.name in [each.name for each in detectors[:place]]:
             raise ProtocolError(f"{other.spec}: a second checkpoint {other.name}; rename the file or the folder")
-        if odd := {*other.files} ^ {*first.files}:
-            text = min(condition.text for condition in odd)
+        if of_one := {*other.files} ^ {*first.files}:
+            text = min(condition.text for condition in of_one)
             raise DataError(f"{first.name} and {other.name}: one has no {text}; expected the same conditions of all")
     return detectors
 

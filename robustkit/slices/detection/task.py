@@ -90,8 +90,8 @@ class Scored:
         values = np.concatenate([values[: len(FIGURES)], sizes, values[len(FIGURES) :]])
         rare = sum(0 < count < FEWEST for count in seen)
         few = [Finding.of("detection/rare-categories", count=rare, of=np.count_nonzero(seen))] if rare else []
-        kept = [*range(len(FIGURES)), *([] if category is None else [len(FIGURES) + category])]
-        return cls(detections.ids, values, drawn[:, kept], ends, seen, groups, (*flags, *few))
+        columns = [*range(len(FIGURES)), *([] if category is None else [len(FIGURES) + category])]
+        return cls(detections.ids, values, drawn[:, columns], ends, seen, groups, (*flags, *few))
 
     @classmethod
     def mean(cls, parts: Iterable[tuple[float, Scored]]) -> Scored:
@@ -155,8 +155,8 @@ def why_no_mpc(texts: Collection[str]) -> str:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         return f"{', '.join(missing[:3])}{more} of the 15 corruptions of {BENCHMARK} have no results"
     (first, some), *others = ((name, severities[name]) for name in SETS[BENCHMARK])
-    name, odd = next(((name, each) for name, each in others if each != some), ("", some))
-    uneven = f"{first} has severity {span(some)} and {name} {span(odd)}"
+    name, other = next(((name, each) for name, each in others if each != some), ("", some))
+    uneven = f"{first} has severity {span(some)} and {name} {span(other)}"
     return f"{uneven}; expected the same of all 15" if name else "the corruptions have several definitions"
 
 

@@ -100,8 +100,8 @@ class Multilabel(Task):
                 taker.take(reading.checkpoint, condition, read)
             flags = [*reading.findings(condition, table), *notes]
             outcomes = Outcomes.of(table, flags, reading.sample_groups)
-            if odd := int((~np.isfinite(outcomes.logits)).any(axis=1).sum()):
-                flags.append(Finding.of("model/non-finite-logits", count=odd, n=len(read)))
+            if non_finite := int((~np.isfinite(outcomes.logits)).any(axis=1).sum()):
+                flags.append(Finding.of("model/non-finite-logits", count=non_finite, n=len(read)))
             flags += reading.dependence(condition, outcomes.ids, outcomes.correct)
             outcomes = replace(outcomes, flags=tuple(flags))
             early = kind_of(condition) in LEAVING or stops_early(condition, reading.manifest)

@@ -27,16 +27,16 @@ SIZES = [area for area in AREAS if area != "all"]
 
 def records(place: Path, truth: Entry, results: list[Entry], kind: str = "bbox") -> pa.Table:
     annotations = read_annotations(write_json(place / "truth.json", truth), kind)
-    found = read_results(write_json(place / "results.json", results), annotations.layout, kind)
-    return Truth(annotations, kind).rows(found, np.arange(len(truth["images"])))[0]
+    boxes = read_results(write_json(place / "results.json", results), annotations.layout, kind)
+    return Truth(annotations, kind).rows(boxes, np.arange(len(truth["images"])))[0]
 
 
 def detections(place: Path, truth: Entry, results: list[Entry], kind: str = "bbox") -> Detections:
     return Detections.of(records(place, truth, results, kind), len(truth["categories"]), "")
 
 
-def figures(found: Detections, area: str = "all") -> np.ndarray[Any, Any]:
-    return found.figures(np.ones((1, len(found.ids))), area)[0]
+def figures(scores: Detections, area: str = "all") -> np.ndarray[Any, Any]:
+    return scores.figures(np.ones((1, len(scores.ids))), area)[0]
 
 
 def by_pycocotools(truth: Entry, results: list[Entry], kind: str) -> tuple[list[float], list[float]]:
@@ -69,10 +69,10 @@ def test_every_figure_is_pycocotools(seed: int, tmp_path: Path) -> None:
 
         kind = "segm"
     truth, results = coco_set(seed, most=20 if compress else (20, 260)[seed % 2], compress=compress)
-    found = detections(tmp_path, truth, results, kind)
-    ours = figures(found)
+    scores = detections(tmp_path, truth, results, kind)
+    ours = figures(scores)
     stats, categories = by_pycocotools(truth, results, kind)
-    sizes = [figures(found, area)[0] for area in SIZES]
+    sizes = [figures(scores, area)[0] for area in SIZES]
     np.testing.assert_allclose([*ours[:3], *sizes, ours[3]], stats, rtol=0, atol=1e-12)
     np.testing.assert_allclose(ours[4:], categories, rtol=0, atol=1e-12)
     assert math.isnan(ours[-1]) and 0 < ours[0] < 1
@@ -92,11 +92,11 @@ def test_polygons_are_coco_masks_pixel_by_pixel() -> None:
                 corners[-1] = corners[0]
             polygons.append(corners.ravel().tolist())
         code = masks.merge(masks.frPyObjects(polygons, height, width))
-        wanted = masks.decode(code).ravel(order="F")
-        for runs in (runs_of_polygons(polygons, height, width), runs_of_counts(code["counts"].decode(), wanted.size)):
-            filled = np.zeros(wanted.size + 1, int)
+        theirs = masks.decode(code).ravel(order="F")
+        for runs in (runs_of_polygons(polygons, height, width), runs_of_counts(code["counts"].decode(), theirs.size)):
+            filled = np.zeros(theirs.size + 1, int)
             np.add.at(filled, runs, np.tile([1, -1], len(runs) // 2))
-            assert (filled.cumsum()[:-1] == wanted).all()
+            assert (filled.cumsum()[:-1] == theirs).all()
 
 
 BOX: Entry = {"image_id": 1, "category_id": 1}
@@ -117,8 +117,8 @@ def result(score: float, *box: float) -> Entry:
 def test_one_category_by_hand(tmp_path: Path) -> None:
     """Right, wrong, right: precision 1 up to recall 1/2, of 51 levels, then 2/3. The second is right from 0.5 to 0.8:
     its IoU is 0.8 exactly. An annotation with the id 0 counts as others."""
-    found = [result(0.9, 0, 0, 10, 10), result(0.8, 50, 50, 5, 5), result(0.7, 20, 0, 10, 8)]
-    ours = figures(detections(tmp_path, PLAIN, found))
+    boxes = [result(0.9, 0, 0, 10, 10), result(0.8, 50, 50, 5, 5), result(0.7, 20, 0, 10, 8)]
+    ours = figures(detections(tmp_path, PLAIN, boxes))
     whole, half = (51 + 50 * 2 / 3) / 101, 51 / 101
     assert ours.tolist() == pytest.approx(
         [(7 * whole + 3 * half) / 10, whole, whole, 0.85, (7 * whole + 3 * half) / 10]
@@ -143,11 +143,11 @@ def test_a_resample_is_a_data_set_in_which_images_are_repeated(tmp_path: Path) -
                 more = {"image_id": number, "id": len(repeated["annotations"])}
                 repeated["annotations"].append(each | more)
             again += [each | {"image_id": number} for each in results if each["image_id"] == image["id"]]
-    found = detections(tmp_path, truth, results)
+    scores = detections(tmp_path, truth, results)
     ordered = times[np.argsort([image["id"] for image in truth["images"]])]
-    both = found.figures(np.stack([ordered, np.ones(len(times))]).astype(float))
+    both = scores.figures(np.stack([ordered, np.ones(len(times))]).astype(float))
     np.testing.assert_allclose(both[0], figures(detections(tmp_path, repeated, again)), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(both[1], figures(found), rtol=1e-14)
+    np.testing.assert_allclose(both[1], figures(scores), rtol=1e-14)
 
 
 def test_some_of_the_images_are_scored_as_a_data_set_of_them(tmp_path: Path) -> None:
@@ -157,11 +157,11 @@ def test_some_of_the_images_are_scored_as_a_data_set_of_them(tmp_path: Path) -> 
         key: [each for each in truth[key] if each.get("image_id", each["id"]) in chosen] for key in PARTS
     }
     alone = detections(tmp_path, smaller, [each for each in results if each["image_id"] in chosen])
-    found = detections(tmp_path, truth, results).of_samples(alone.ids)
-    assert found.ids.equals(alone.ids) and 0 < len(alone.ids) < len(truth["images"])
-    np.testing.assert_array_equal(figures(found), figures(alone))
+    scores = detections(tmp_path, truth, results).of_samples(alone.ids)
+    assert scores.ids.equals(alone.ids) and 0 < len(alone.ids) < len(truth["images"])
+    np.testing.assert_array_equal(figures(scores), figures(alone))
     assert (
-        found.seen.tolist()
+        scores.seen.tolist()
         == alone.seen.tolist()
         == [
             len(

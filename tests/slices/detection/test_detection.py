@@ -85,30 +85,30 @@ def test_mpc_is_a_mean_over_severities_and_then_corruptions() -> None:
     every = {
         text: Scored(ids, draw.random(9), draw.random((50, 4)), [NO_INTERVAL] * 6, [9, 9], None, ()) for text in texts
     }
-    found = {row.key: row for row in mean_rows(every, ["cat", "dog"])}
+    means = {row.key: row for row in mean_rows(every, ["cat", "dog"])}
     single = np.array([every[text].values for text in texts[1:]]).reshape(15, 5, 9)
     mpc, clean = single.mean(axis=1).mean(axis=0)[0], every["clean"].values[0]
     of_all, fog = "in-c(variant=bethgelab)", "corruption(fog,variant=bethgelab)"
-    assert found[of_all, "mpc"].value == found[of_all, "map"].value == pytest.approx(mpc, abs=1e-15)
-    assert found[of_all, "rpc"].value == found[of_all, "retention"].value == pytest.approx(mpc / clean)
-    assert found[fog, "map"].value == pytest.approx(single[TEST.index("fog")].mean(axis=0)[0], abs=1e-15)
-    assert found[fog, "retention"].value == pytest.approx(found[fog, "map"].value / clean)
+    assert means[of_all, "mpc"].value == means[of_all, "map"].value == pytest.approx(mpc, abs=1e-15)
+    assert means[of_all, "rpc"].value == means[of_all, "retention"].value == pytest.approx(mpc / clean)
+    assert means[fog, "map"].value == pytest.approx(single[TEST.index("fog")].mean(axis=0)[0], abs=1e-15)
+    assert means[fog, "retention"].value == pytest.approx(means[fog, "map"].value / clean)
     assert (
-        found[of_all, "ap(dog)"].value == pytest.approx(single.mean(axis=(0, 1))[8]) and (fog, "ap(dog)") not in found
+        means[of_all, "ap(dog)"].value == pytest.approx(single.mean(axis=(0, 1))[8]) and (fog, "ap(dog)") not in means
     )
-    assert ("noise(variant=bethgelab)", "map") in found and ("noise(variant=bethgelab)", "mpc") not in found
+    assert ("noise(variant=bethgelab)", "map") in means and ("noise(variant=bethgelab)", "mpc") not in means
     resampled = [every[text].resampled[:, 0] for text in texts]
     ends = basic_ends(np.mean(resampled[1:], axis=0) / resampled[0], mpc / clean, None, 14, math.inf)
-    assert (found[of_all, "rpc"].low, found[of_all, "rpc"].high) == pytest.approx(ends)
+    assert (means[of_all, "rpc"].low, means[of_all, "rpc"].high) == pytest.approx(ends)
     fewer = {**every, texts[1]: replace(every[texts[1]], ids=ids[:-1])}
-    complete = {text for text, _ in found if texts[1] not in shares_of(text)}
+    complete = {text for text, _ in means if texts[1] not in shares_of(text)}
     assert {row.condition for row in mean_rows(fewer, ())} == complete and "noise(variant=bethgelab)" not in complete
     kinds, level = QUICK["in-c-quick"].kinds, QUICK["in-c-quick"].severity
     quick = [*mean_rows({each: every[each] for each in (text(kind, level) for kind in kinds)}, ())]
     of_set = [row for row in quick if row.condition == "in-c-quick(variant=bethgelab)"]
     assert of_set and all("quick-elsewhere" in row.findings[-1].code for row in of_set)
-    assert not any(row.findings for row in found.values())
-    alone = {key for key in found if key[1] not in ("rpc", "retention")}
+    assert not any(row.findings for row in means.values())
+    alone = {key for key in means if key[1] not in ("rpc", "retention")}
     assert {row.key for row in mean_rows({text: every[text] for text in texts[1:]}, ["cat", "dog"])} == alone
 
 
@@ -134,21 +134,21 @@ def test_categories_of_few_images_are_said(tmp_path: Path) -> None:
     results = [{**each, "score": 0.5} for each in truth["annotations"]]
     write_json(tmp_path / "truth.json", truth)
     write_json(tmp_path / "a.json", results)
-    found = figures(score(tmp_path, tmp_path / "run", "a.json"))
-    assert "1 of 2 categories are in fewer than 10 images" in [each.text for each in found["clean", "map"].findings]
-    assert found["clean", "ap(c1)"].has_interval and not found["clean", "ap(c2)"].has_interval
-    assert (found["clean", "ap(c1)"].n, found["clean", "ap(c2)"].n, found["clean", "map"].n) == (11, 9, 11)
+    rows = figures(score(tmp_path, tmp_path / "run", "a.json"))
+    assert "1 of 2 categories are in fewer than 10 images" in [each.text for each in rows["clean", "map"].findings]
+    assert rows["clean", "ap(c1)"].has_interval and not rows["clean", "ap(c2)"].has_interval
+    assert (rows["clean", "ap(c1)"].n, rows["clean", "ap(c2)"].n, rows["clean", "map"].n) == (11, 9, 11)
 
 
 def test_a_run_has_figures_with_intervals(run: Any) -> None:
-    found = figures(run)
-    single = [found[text(name, 2), "map"].value for name in TEST]
-    assert found[EVERY, "mpc"].value == pytest.approx(np.mean(single), abs=1e-15)
-    assert found[EVERY, "mpc"].value < found["clean", "map"].value and found["clean", "map"].n == IMAGES
-    for row in (found["clean", "map"], found["clean", "ap(c0)"], found[EVERY, "mpc"], found[EVERY, "rpc"]):
+    rows = figures(run)
+    single = [rows[text(name, 2), "map"].value for name in TEST]
+    assert rows[EVERY, "mpc"].value == pytest.approx(np.mean(single), abs=1e-15)
+    assert rows[EVERY, "mpc"].value < rows["clean", "map"].value and rows["clean", "map"].n == IMAGES
+    for row in (rows["clean", "map"], rows["clean", "ap(c0)"], rows[EVERY, "mpc"], rows[EVERY, "rpc"]):
         assert row.low <= row.value <= row.high and row.interval == "bootstrap"
-    assert not found["clean", "map_small"].has_interval and ("clean", "ap(c3)") not in found
-    assert {each.code for row in found.values() for each in row.findings} == {"setup/elsewhere"}
+    assert not rows["clean", "map_small"].has_interval and ("clean", "ap(c3)") not in rows
+    assert {each.code for row in rows.values() for each in row.findings} == {"setup/elsewhere"}
 
 
 def test_detectors_are_compared_by_image(run: Any) -> None:
@@ -195,14 +195,14 @@ def test_commands_take_a_run(tmp_path: Path) -> None:
     for metric in ("map", "ap(c0)"):
         policy.write_text(f'[[rule]]\nrequire = "drop in {metric} under clean against baseline <= 90 %"\n')
         assert "−" in called(words)[1]
-    status, said, _ = called(["compare", str(run.path)])
-    assert status == 0 and "weather, severity 1" in said and "retention %" in said
-    head, said = (
+    status, text, _ = called(["compare", str(run.path)])
+    assert status == 0 and "weather, severity 1" in text and "retention %" in text
+    head, text = (
         called(words)[1] for words in (["report", str(baseline.path)], ["report", str(run.path), "--details"])
     )
     assert "\nb, computed elsewhere\n" in head and "attention" not in head
-    assert "mAP in % by corruption and severity, corrupted elsewhere (variant=bethgelab)" in said
-    assert "Over in-c, mAP is mPC and retention is rPC" in said and "average precision in % by category" in said
+    assert "mAP in % by corruption and severity, corrupted elsewhere (variant=bethgelab)" in text
+    assert "Over in-c, mAP is mPC and retention is rPC" in text and "average precision in % by category" in text
     page = (run.path / "report.html").read_text()
     assert 'id="term-mean-average-precision"' in page and 'id="term-mpc"' in page and "Clean images: mAP" in page
     export = ["export", str(run.path), "--format", "model-index", "--checkpoint", "a", "--out", str(tmp_path / "hub")]
@@ -239,11 +239,11 @@ def test_groups_are_resampled_as_a_whole(tmp_path: Path) -> None:
             twice["annotations"].append(each | more)
         write_json(tmp_path / f"{copy}.json", [each | {"image_id": number[each["image_id"]]} for each in results])
     every = [each for copy in (0, 1) for each in json.loads((tmp_path / f"{copy}.json").read_text())]
-    for place, (gold, found) in {"one": (truth, results), "two": (twice, every)}.items():
-        for each in found:
+    for place, (gold, boxes) in {"one": (truth, results), "two": (twice, every)}.items():
+        for each in boxes:
             each["score"] = (each["score"] + each["image_id"] // (1 + (place == "two"))) / 2000  # no ties of images
         write_json(tmp_path / place / "truth.json", gold)
-        write_json(tmp_path / place / "a.json", found)
+        write_json(tmp_path / place / "a.json", boxes)
     alone = figures(score(tmp_path / "one", tmp_path / "runs" / "one", "a.json"))["clean", "ar100"]
     pairs = figures(score(tmp_path / "two", tmp_path / "runs" / "two", "a.json", groups_from="^(.*)_"))[
         "clean", "ar100"
@@ -254,9 +254,9 @@ def test_groups_are_resampled_as_a_whole(tmp_path: Path) -> None:
 
 def test_what_a_mean_lacks_is_said(tmp_path: Path) -> None:
     place = furnish(tmp_path / "files", ("fog", "snow"), (1, 3))
-    found = figures(score(place, tmp_path / "run", "a"))
-    assert not {"mpc", "rpc", "retention"} & {metric for _, metric in found}
-    (note,) = [each for each in found["clean", "map"].findings if each.code == "detection/no-mpc"]
+    rows = figures(score(place, tmp_path / "run", "a"))
+    assert not {"mpc", "rpc", "retention"} & {metric for _, metric in rows}
+    (note,) = [each for each in rows["clean", "map"].findings if each.code == "detection/no-mpc"]
     assert note.text.startswith("no mPC and no rPC: gaussian_noise, shot_noise, impulse_noise and 10 more of the 15")
     texts = [f"corruption({name},severity={severity})" for name in TEST for severity in (1, 2)]
     assert why_no_mpc(texts) == why_no_mpc(["clean"]) == ""
@@ -294,8 +294,8 @@ def test_findings_on_what_results_look_like(tmp_path: Path) -> None:
     assert len(having) % 2 == 0
     for count, raised in ((len(having) // 2, True), (len(having) // 2 + 1, False)):
         few = [{**results[0], "image_id": image} for image in having[:count]]
-        found = codes(tmp_path, tmp_path / f"3{count}", lambda _, few=few: few)
-        assert ("detection/without-detections" in found) == raised
+        its_codes = codes(tmp_path, tmp_path / f"3{count}", lambda _, few=few: few)
+        assert ("detection/without-detections" in its_codes) == raised
     ids = tmp_path / "ids.txt"
     names = {image["id"]: image["file_name"] for image in truth["images"]}
     ids.write_text("\n".join(names[image] for image in having[: len(having) // 2]))
@@ -345,9 +345,9 @@ def test_files_of_conditions(tmp_path: Path) -> None:
         "pgd(eps=1).json": "pgd",
         "corruption(Fog, severity=3, variant=bethgelab).json": f"are both of {text('fog', 3)}",
     }.items():
-        odd = write_json(place / "a" / name, [])
+        stray = write_json(place / "a" / name, [])
         assert message in refused(place), name
-        odd.unlink()
+        stray.unlink()
     write_json(place / "a" / ".hidden.json", "anything")
     write_json(place / "b" / "snow" / "1.json", [])
     assert "a and b: one has no corruption(snow,severity=1,variant=bethgelab); expected" in refused(place, "a", "b")
@@ -427,8 +427,8 @@ def test_a_file_that_makes_no_sense_is_one_line(tmp_path: Path, kind: str) -> No
     change(truth, results)
     write_json(tmp_path / "truth.json", truth)
     write_json(tmp_path / "a.json", results)
-    said = refused(tmp_path, "a.json")
-    assert message in said and "\n" not in said
+    error = refused(tmp_path, "a.json")
+    assert message in error and "\n" not in error
 
 
 def test_limits_are_kept_to_the_last_value(tmp_path: Path) -> None:
@@ -506,8 +506,8 @@ def test_a_mask_that_makes_no_sense_is_one_line(tmp_path: Path, of: str, segment
         del truth["images"][0]["height"]
     write_json(tmp_path / "truth.json", truth)
     write_json(tmp_path / "a.json", results)
-    said = refused(tmp_path, "a.json", iou_type="segm")
-    assert message in said and "\n" not in said
+    error = refused(tmp_path, "a.json", iou_type="segm")
+    assert message in error and "\n" not in error
 
 
 def broken(draw: random.Random, text: str) -> str:
@@ -538,8 +538,8 @@ def test_two_hundred_broken_files_are_one_line_each(tmp_path: Path) -> None:
     with at_most(200 << 20):
         for place in range(200):
             for name, plain in (("truth.json", truth), ("a.json", results)):
-                odd = broken(draw, plain) if (place % 2 == 0) == (name == "a.json") else plain
-                (tmp_path / name).write_bytes(odd.encode("utf-8", "surrogatepass"))
+                text = broken(draw, plain) if (place % 2 == 0) == (name == "a.json") else plain
+                (tmp_path / name).write_bytes(text.encode("utf-8", "surrogatepass"))
             try:
                 plan(DetectionRequest(checkpoints=spec, data_dir=tmp_path / "truth.json"))
                 sound += 1

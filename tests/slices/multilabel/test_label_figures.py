@@ -89,18 +89,18 @@ def test_unknown_labels_count_nowhere() -> None:
     truths[::3, 0] = truths[1::3, 1] = -1
     some = outcomes(truths=truths)
     for place, name in enumerate("ab"):
-        known = truths[:, place] >= 0
-        held, scores, predicted = (each[known, place] for each in (truths == 1, some.logits, some.predicted))
-        assert value(some, f"ap({name})") == pytest.approx(metrics.average_precision_score(held, scores), abs=1e-12)
-        assert value(some, f"f1({name})") == pytest.approx(metrics.f1_score(held, predicted), abs=1e-12)
-    known = truths >= 0
-    theirs = metrics.f1_score((truths == 1)[known], some.predicted[known])
+        labelled = truths[:, place] >= 0
+        labels, scores, predicted = (each[labelled, place] for each in (truths == 1, some.logits, some.predicted))
+        assert value(some, f"ap({name})") == pytest.approx(metrics.average_precision_score(labels, scores), abs=1e-12)
+        assert value(some, f"f1({name})") == pytest.approx(metrics.f1_score(labels, predicted), abs=1e-12)
+    labelled = truths >= 0
+    theirs = metrics.f1_score((truths == 1)[labelled], some.predicted[labelled])
     assert value(some, "micro_f1") == pytest.approx(theirs, abs=1e-12)
     rows = {row.metric: row for row in outcome_rows("clean", some, NAMES)}
-    held, shown = truths[:, 0] == 1, some.predicted[:, 0] & (truths[:, 0] >= 0)
-    counts = {held.sum(), shown.sum(), (truths[:, 0] >= 0).sum(), some.predicted[:, 0].sum()}
+    labels, positives = truths[:, 0] == 1, some.predicted[:, 0] & (truths[:, 0] >= 0)
+    counts = {labels.sum(), positives.sum(), (truths[:, 0] >= 0).sum(), some.predicted[:, 0].sum()}
     assert len(counts) == 4  # so that one cannot stand for another
-    assert [rows[f"{word}(a)"].n for word in OF_LABELS] == [held.sum(), shown.sum(), held.sum(), held.sum()]
+    assert [rows[f"{word}(a)"].n for word in OF_LABELS] == [labels.sum(), positives.sum(), labels.sum(), labels.sum()]
 
 
 def test_a_logit_that_is_not_a_number_ranks_as_wrong_as_it_can() -> None:
@@ -190,9 +190,9 @@ def test_records_of_unlike_lengths_are_refused() -> None:
         read.ids.to_pylist() == ["a", "b"] and read.truths.tolist() == [[0, 1], [1, 0]] and read.bce.tolist() == [2, 1]
     )
     assert len(Outcomes.of(pa.table(columns).slice(0, 0)).ids) == 0
-    for odd in ([[1], [0, 1, 1]], [[1, 0], None]):
+    for logits in ([[1], [0, 1, 1]], [[1, 0], None]):
         with pytest.raises(DamagedRecord, match="images of unlike numbers of labels; delete it and run again"):
-            Outcomes.of(pa.table(columns | {"logits": odd}))
+            Outcomes.of(pa.table(columns | {"logits": logits}))
 
 
 def test_groups_are_resampled_as_a_whole() -> None:

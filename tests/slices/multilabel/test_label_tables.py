@@ -17,8 +17,8 @@ NAMES = ("cat", "traffic light", "dog")
 
 def read(place: Path, text: str, **options: Any) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
     (place / "t.csv").write_text(text)
-    given = {"outputs": 3, "names": NAMES} | options
-    return LabelReader(**given).read(place / "t.csv", IMAGES, "images", "top/")
+    arguments = {"outputs": 3, "names": NAMES} | options
+    return LabelReader(**arguments).read(place / "t.csv", IMAGES, "images", "top/")
 
 
 def test_columns_go_to_the_outputs_of_their_names(tmp_path: Path) -> None:
@@ -92,10 +92,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("table", "options", "said"), REFUSED, ids=[said[:40] for _, _, said in REFUSED])
+@pytest.mark.parametrize(("table", "options", "message"), REFUSED, ids=[message[:40] for _, _, message in REFUSED])
 def test_what_could_be_read_in_two_ways_is_one_line(
-    table: str, options: dict[str, Any], said: str, tmp_path: Path
+    table: str, options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(DataError, match=re.escape(said)) as refused:
+    with pytest.raises(DataError, match=re.escape(message)) as refused:
         read(tmp_path, table, **options)
     assert "\n" not in str(refused.value) and "t.csv" in str(refused.value)

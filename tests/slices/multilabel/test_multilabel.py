@@ -84,11 +84,11 @@ def smallest(unknown: Any = None, cut: float = 0.0) -> Any:
 
 
 def test_records_hold_truths_answers_and_losses(done: Path) -> None:
-    read, known = rows(done, "clean"), logits()
-    np.testing.assert_allclose(read["logits"], known, rtol=0, atol=1e-4)
-    assert (read["labelled"] == truths()).all() and (read["predicted"] == (known > 0)).all()
-    assert (read["correct"] == ((known > 0) == (truths() == 1)).all(axis=1)).all() and 5 < read["correct"].sum() < 35
-    losses = np.logaddexp(0, np.where(truths() == 1, -known, known)).sum(axis=1)
+    read, expected = rows(done, "clean"), logits()
+    np.testing.assert_allclose(read["logits"], expected, rtol=0, atol=1e-4)
+    assert (read["labelled"] == truths()).all() and (read["predicted"] == (expected > 0)).all()
+    assert (read["correct"] == ((expected > 0) == (truths() == 1)).all(axis=1)).all() and 5 < read["correct"].sum() < 35
+    losses = np.logaddexp(0, np.where(truths() == 1, -expected, expected)).sum(axis=1)
     np.testing.assert_allclose(read["bce"], losses, rtol=1e-4)
     figure = figures(done)["clean", "bce"]
     assert figure.value == pytest.approx(losses.mean(), rel=1e-4) and figure.n == COUNT
@@ -232,9 +232,9 @@ def make():
     assert (read["predicted"][bright, 1] == 1 - truths()[bright, 1]).all() and not read["correct"][bright].any()
     assert (read["predicted"][:, [0, 2, 3]] == (logits()[:, [0, 2, 3]] > 0)).all()
     figure = figures(tmp_path / "run")["clean", "bce"]
-    said = [finding.text for finding in figure.findings]
+    texts = [finding.text for finding in figure.findings]
     assert not figure.is_finite and any(
-        f"{bright.sum()} of {COUNT} samples have non-finite logits" in text for text in said
+        f"{bright.sum()} of {COUNT} samples have non-finite logits" in text for text in texts
     )
 
 
@@ -248,9 +248,9 @@ def test_a_resume_gives_the_same_bytes_and_other_settings_are_refused(place: Pat
     lost = [path.unlink() for path in sorted((tmp_path / "run" / "records").rglob("*.parquet"))[::2]]
     assert len(lost) == 3 and called(words)[0] == 0 and files(tmp_path / "run") == whole
     turned = write_table(tmp_path / "turned.csv", (1 - truths()).tolist())
-    for more, said in ((("--threshold", "0.6"), "heads of net is"), (("--labels", str(turned)), "data digest is")):
+    for more, message in ((("--threshold", "0.6"), "heads of net is"), (("--labels", str(turned)), "data digest is")):
         status, _, errors = called(_with(words, more))
-        assert status == 2 and said in errors and errors.count("\n") == 1, errors
+        assert status == 2 and message in errors and errors.count("\n") == 1, errors
 
 
 def _with(words: list[str], more: tuple[str, ...]) -> list[str]:
@@ -418,10 +418,10 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("more", "said"), WRONG, ids=[" ".join(more) for more, _ in WRONG])
-def test_a_wrong_request_is_one_line(more: tuple[str, ...], said: str, place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("more", "message"), WRONG, ids=[" ".join(more) for more, _ in WRONG])
+def test_a_wrong_request_is_one_line(more: tuple[str, ...], message: str, place: Path, tmp_path: Path) -> None:
     status, out, errors = called(_with(command(place, tmp_path / "run"), more))
-    assert (status, out) == (2, "") and said in errors and errors.count("\n") == 1, errors
+    assert (status, out) == (2, "") and message in errors and errors.count("\n") == 1, errors
     assert not (tmp_path / "run").exists()
 
 
@@ -457,7 +457,7 @@ def test_names_of_checkpoints_order_the_labels(place: Path, done: Path, tmp_path
     ours, usual = figures(tmp_path / "run"), figures(done)
     for metric in ("map", "ap(red)", "f1(bright)", "exact_match"):
         assert ours["clean", metric].value == pytest.approx(usual["clean", metric].value, abs=1e-12)
-    for more, said in (
+    for more, message in (
         (["--names", str(place / "names.txt")], "leave out --names"),
         (
             ["--order", "columns"],
@@ -466,7 +466,7 @@ def test_names_of_checkpoints_order_the_labels(place: Path, done: Path, tmp_path
         ([str(tmp_path / "usual.safetensors")], "net and usual number the labels of"),
     ):
         status, _, errors = called([*alone[:2], *more, *alone[2:]])
-        assert status == 2 and said in errors and errors.count("\n") == 1, errors
+        assert status == 2 and message in errors and errors.count("\n") == 1, errors
 
 
 def test_an_unreadable_image_and_one_without_labels_are_left_out(place: Path, tmp_path: Path) -> None:

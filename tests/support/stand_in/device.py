@@ -301,10 +301,13 @@ class _Attention(torch.autograd.Function):
         WORLD.seen.unordered["attention backward", "backward"] += 1
         asked = [host for host in ctx.hosts if host is not None and host.requires_grad]
         with torch.enable_grad():
-            given = iter(torch.autograd.grad(ctx.result, asked, gradients[0].host, retain_graph=True))  # for a next one
+            host_gradients = iter(
+                torch.autograd.grad(ctx.result, asked, gradients[0].host, retain_graph=True)
+            )  # for a next one
         index = gradients[0].index
         return None, *(
-            OnDevice(next(given), index) if host is not None and host.requires_grad else None for host in ctx.hosts
+            OnDevice(next(host_gradients), index) if host is not None and host.requires_grad else None
+            for host in ctx.hosts
         )
 
 
