@@ -66,6 +66,15 @@ def test_three_channels_of_8_bits_are_what_rgb_is(kind: str, crop_mode: str) -> 
         assert torch.equal(channel_pixels(bytes_of(values, kind), p, "it"), expected)
 
 
+def test_filters_that_overshoot_stay_in_the_range() -> None:
+    steps = np.zeros((60, 60, 2), "float32")
+    steps[:, 23:37] = 1.0
+    pixels = channel_pixels(bytes_of(steps, "npy"), shown(2, interpolation="lanczos", value_range=(0.0, 1.0)), "it")
+    assert (pixels.min(), pixels.max()) == (0, 1) and ((pixels > 0) & (pixels < 1)).any()
+    plain = np.array(Image.fromarray(steps[..., 0]).resize((SIDE, SIDE), Image.Resampling.LANCZOS))
+    assert plain.min() < 0 and plain.max() > 1  # without the clamp
+
+
 def test_values_are_scaled_by_their_range() -> None:
     """Of an image that is not resized: v / 255 stays in 8 bits, v / 65535, and (v - low) / (high - low)."""
     eight, sixteen = drawn(SIDE, SIDE, 4), drawn(SIDE, SIDE, 4, dtype="uint16")

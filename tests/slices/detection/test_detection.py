@@ -333,6 +333,16 @@ def test_files_of_conditions(tmp_path: Path) -> None:
         )
     )
     assert [condition.text for condition in made.conditions] == ["clean", "corruption(fog,severity=3)"]
+    truth = json.loads((place / "truth.json").read_text())
+    truth["annotations"][-1]["id"] = 0
+    (tmp_path / "zero").mkdir()
+    write_json(tmp_path / "zero" / "truth.json", truth)
+    of_zero = plan(
+        DetectionRequest(
+            checkpoints=[f"predictions:{place / 'a'}/clean.json"], data_dir=tmp_path / "zero" / "truth.json"
+        )
+    )
+    assert [any("has the id 0" in line for line in each.lines) for each in (made, of_zero)] == [False, True]
     assert "HERE/a/fog/3.json: what corrupted its images is not known; give --corrupted-by" in refused(
         place, corrupted_by=None
     )

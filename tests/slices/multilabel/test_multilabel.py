@@ -334,6 +334,10 @@ def test_page_terminal_and_summary_show_labels(done: Path) -> None:
     of_red = out.partition("net: by label, clean")[2].partition("\nred ")[2].partition("\n")[0]
     for metric in ("ap(red)", "precision(red)", "recall(red)", "f1(red)"):
         assert f" {100 * figures(done)['clean', metric].value:.1f} [" in of_red, metric
+    aps = {name: figures(done)["clean", f"ap({name})"] for name in NAMES}
+    weakest = min(aps, key=lambda name: aps[name].value)
+    assert next(iter(TASK.last_clauses(figures(done)))).rows == (aps[weakest],)
+    assert min(row.value for (_, metric), row in figures(done).items() if metric.startswith("ap(")) < aps[weakest].value
     assert "net: slices by camera" in out and "exact match %" in out
     with (done / "summary.csv").open() as file:
         metrics = {row["metric"] for row in csv.DictReader(file) if row["condition"] == "clean"}
