@@ -37,7 +37,7 @@ holds, since a text is stored once however many rows have it."""
 _TEXTS = ("sample_id", "broken_by", "error", "box_hits", "image", "difference", "heat")
 _WHOLE = (
     *("label", "prediction", "broken_at", "steps", "forwards", "backwards", "cycle_at"),
-    *("pixels", "target", "vanished_boxes"),
+    *("pixels", "target", "vanished_boxes", "cue"),
 )
 _REAL = ("nll", "confidence", "linf", "l2")
 # Of other columns, those hold lists of numbers whose names end in [].

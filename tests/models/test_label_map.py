@@ -193,11 +193,12 @@ def test_shape_bias_is_counted_where_cues_conflict(tmp_path: Path) -> None:
     run = robustkit.audit(
         "zoo:shapes-vit-standard", data_dir=root, label_map=label_map, attacks="none", out=tmp_path / "run", **OPTIONS
     )
-    table = run.table(run.manifest.checkpoints[0].name, "clean", ["sample_id", "prediction"]).to_pydict()
+    table = run.table(run.manifest.checkpoints[0].name, "clean", ["sample_id", "prediction", "cue"]).to_pydict()
     classes, shapes, textures = ["cat", "dog", "car"], 0, 0
-    for name, prediction in zip(*table.values(), strict=True):
+    for name, prediction, cue in zip(*table.values(), strict=True):
         shape, _, file = name.partition("/")
-        texture = file.partition("-")[2].rstrip(".png0123456789").lower() if "-" in file else ""
+        texture = Path(file).stem.partition("-")[2].rstrip("0123456789").lower() if "-" in file else ""
+        assert cue == (classes.index(texture) if texture else -1)  # found once: a pattern of run.json is never run
         if texture and texture != shape:
             shapes += classes[prediction] == shape
             textures += classes[prediction] == texture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,6 @@ from ...common.figure import BOOTSTRAP, INVERTED, Figure
 from ...common.finding import Finding
 from ...common.groups import Groups
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, mean_of, share_of
-from ...data.class_names import named_places
 from ...display.format import Cell, count, figure_cell, p_value, scaled
 from ...display.table import Table
 from ...errors import PluginError
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
 
 OF_PASSES = ("passes", "passes_right")
-_LONGEST = 200  # characters of a name in which a cue is looked for
 _AVERAGED = 10  # passes whose mean one lucky pass does not turn
 ACCURACY = ("acc", "top_1", "clean_accuracy", "robust_accuracy", "adversarial_accuracy")
 LOSS = ("loss", "cross_entropy", "log_loss", "negative_log_likelihood")
@@ -71,7 +68,7 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
             continue
         takers = [gatherer for gatherer in reading.gatherers.values() if gatherer.wants(reading.checkpoint, condition)]
         table, notes = reading.joined(
-            reading.shards(condition, partial(_is_wanted, family, condition, takers, bool(_cue_of(reading))))
+            reading.shards(condition, partial(_is_wanted, family, condition, takers, _has_cues(reading)))
         )
         read = readable_rows(table)
         for taker in takers:
@@ -86,7 +83,7 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
         groups = reading.groups(read["sample_id"])
         of_passes, more = passes_figures(read, condition, early, groups)
         flags += more
-        of_cues, of_names = ([], []) if early else shape_bias(read, reading, groups)
+        of_cues, of_names = ([], []) if early else shape_bias(read, groups)
         flags += of_names
         figures = [*_classification(read, early, groups), *of_cues, *of_passes]
         figures += checked_figures(family, condition, extras)
@@ -134,22 +131,18 @@ def checked_figures(family: AnyFamily, condition: str, figures: Iterable[Figure]
         yield figure
 
 
-def _cue_of(reading: RecordReader) -> str:
-    """Return the pattern that finds the second cue's class in the name of a sample; empty where samples have none."""
+def _has_cues(reading: RecordReader) -> bool:
+    """Whether a label map finds a second cue's class in the names of samples, which the records then have."""
     (entry,) = (each for each in reading.manifest.checkpoints if each.name == reading.checkpoint)
-    return str(entry.label_map.get("conflict", "")) if isinstance(entry.label_map, Mapping) else ""
+    return isinstance(entry.label_map, Mapping) and "conflict" in entry.label_map
 
 
-def shape_bias(read: pa.Table, reading: RecordReader, groups: Groups | None) -> tuple[list[Figure], list[Finding]]:
+def shape_bias(read: pa.Table, groups: Groups | None) -> tuple[list[Figure], list[Finding]]:
     """Return the share of decisions for the shape among those for shape or texture, of samples whose cues conflict
     (Geirhos et al. 2019), and a finding where names state no cue; nothing of other samples."""
-    if not (pattern := _cue_of(reading)) or not len(read):
+    if not len(read) or "cue" not in read.column_names:
         return [], []
-    matches = (re.search(pattern, name[-_LONGEST:]) for name in read["sample_id"].to_pylist())
-    cues = [cue[1] if cue else "" for cue in matches]
-    classes = reading.manifest.data.class_names or ()
-    places = {cue: place for cue in {*cues} for place in named_places((cue,), classes).values()}
-    texture = np.array([places.get(cue, -1) for cue in cues])
+    texture = column_of(read, "cue")
     shape, prediction = column_of(read, "label"), column_of(read, "prediction")
     decided = (texture >= 0) & (texture != shape) & ((prediction == shape) | (prediction == texture))
     lacking = int((texture < 0).sum())
@@ -162,7 +155,7 @@ def shape_bias(read: pa.Table, reading: RecordReader, groups: Groups | None) -> 
 
 def _is_wanted(family: AnyFamily, condition: str, takers: Sequence[Gatherer], has_cues: bool, column: str) -> bool:
     """Whether results of a condition whose images the task scores, or a gatherer of its records, need a column."""
-    if has_cues and column in ("label", "prediction"):
+    if has_cues and column in ("label", "prediction", "cue"):
         return True
     of_family = isinstance(family, Family) and column in family.columns
     if column == "label" and condition == CLEAN.text:  # what classes explain is no dependence

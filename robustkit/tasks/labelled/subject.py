@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from attacks.model_access import is_answer, label_mask, likeliest
 
 from ...common.determinism import SampleRng, seeded, stack_on, to_device
 from ...common.preprocessing import Preprocessing
+from ...data.class_names import named_places
 from ...data.dataset import Dataset, Sample
 from ...evaluations.attacks.evaluate import attacked_labels, build_attack
 from ...evaluations.corruptions.tree import CorruptedTree
@@ -24,6 +26,7 @@ from ...protocol.condition import Condition
 
 PASSES = 20
 """How often each final image is shown to a model with random outputs, besides once."""
+_LONGEST = 200  # characters of a name in which a second cue is looked for
 COPIES, _APART = 32, 1e-3
 """Images of noise that are shown twice to see whether outputs are random, and what rounding does not explain."""
 CLASSIFICATION = pa.schema(
@@ -48,8 +51,8 @@ broken_by: the attack, where the prediction is wrong after it (also where it was
 broken_at: updates (Square: queries) that the attack, or the run of the stage, had made when it saw that; null if it did
     not check. steps, forwards, backwards: what the attack spent on the sample. cycle_at: updates of PGD after which the
     sample was seen to go in a circle; null otherwise. Where outputs are random, passes and passes_right: how many more
-    passes the image had, with draws of their own, and how many were right. An attack in stages adds two columns per
-    stage, `forwards apgd-t`
+    passes the image had, with draws of their own, and how many were right. cue: where the label map finds a second
+    cue's class in names, that class; -1 in others. An attack in stages adds two columns per stage, `forwards apgd-t`
     and so on. A map adds `robustkit.evaluations.maps.evaluate.COLUMNS`. error: why an image could not be read; all but
     id and label are null then.
 """
@@ -105,7 +108,17 @@ class LabelledSubject(EvaluatedModel):
             "nll": [-value if ok else float("nan") for value, ok in zip(log_likelihood.tolist(), finite, strict=True)],
             "confidence": log_probability.amax(dim=1).exp().tolist(),
             "tied": _are_tied(logits).tolist(),
+            **self._cues(samples),
         }
+
+    def _cues(self, samples: Sequence[Sample]) -> dict[str, list[int]]:
+        identity = self.classifier.identity
+        if not isinstance(identity.label_map, Mapping) or "conflict" not in identity.label_map:
+            return {}
+        matches = (re.search(identity.label_map["conflict"], sample.id[-_LONGEST:]) for sample in samples)
+        cues = [match[1] or "" if match else "" for match in matches]
+        places = {cue: named_places((cue,), identity.class_names or ()).get(cue, -1) for cue in {*cues}}
+        return {"cue": [places[cue] for cue in cues]}
 
     def asked_again(self, inputs: Tensor, batch: Batch) -> dict[str, list[Any]]:
         """Return how many of `PASSES` further passes, with draws of their own, were right, where outputs are random."""
