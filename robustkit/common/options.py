@@ -125,12 +125,12 @@ def read_channels(text: str | None, name: str) -> tuple[float, ...] | None:
 
 def read_range(text: str | None, name: str) -> tuple[float, float] | None:
     """Return the ends of a range."""
-    low, high, *more = (*(read_channels(text, name) or ()), None, None) if text is not None else (None, None)
-    if text is None:
+    ends = read_channels(text, name)
+    if ends is None:
         return None
-    if low is None or high is None or any(each is not None for each in more) or not -math.inf < low < high < math.inf:
+    if len(ends) != 2 or not -math.inf < ends[0] < ends[1] < math.inf:
         raise ProtocolError(f"--{name.replace('_', '-')} {text!r}: expected two rising numbers, such as 0,10000")
-    return low, high
+    return ends[0], ends[1]
 
 
 def read_places(text: str | None, name: str) -> tuple[int, ...] | None:
@@ -139,7 +139,8 @@ def read_places(text: str | None, name: str) -> tuple[int, ...] | None:
         return None
     parts = text.replace(",", " ").split()
     if len(parts) not in (1, 3) or not all(part.isascii() and part.isdecimal() and int(part) for part in parts):
-        raise ProtocolError(f"--{name} {text!r}: expected one channel or three, counted from 1, such as 3,2,1")
+        expected = "one channel or three, counted from 1, such as 3,2,1"
+        raise ProtocolError(f"--{name.replace('_', '-')} {text!r}: expected {expected}")
     return tuple(map(int, parts if len(parts) == 3 else parts * 3))
 
 

@@ -22,7 +22,6 @@ from ..common.preprocessing import Preprocessing
 from ..errors import BadImageError
 from .images import decoded, to_pixels, unit_pixels, upright
 
-MOST_CHANNELS = 16
 _MOST_VALUES = 160_000_000
 _NPY, _TIFF = b"\x93NUMPY", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS = {"uint8": 255.0, "uint16": 65535.0}
@@ -81,9 +80,7 @@ def _in_range(values: Values, stated: tuple[float, float] | None, name: str) -> 
         raise BadImageError(f"{name}: values are {values.dtype}, of no usual range; {_REMEDY}")
     least, most = (float(each) for each in (values.min(), values.max()))
     if not (low <= least and most <= high):  # also where there is a NaN
-        raise BadImageError(
-            f"{name}: values from {least:.6g} to {most:.6g} leave the range {low:g} to {high:g}; {_REMEDY}"
-        )
+        raise BadImageError(f"{name}: values {least:.6g} to {most:.6g} leave the range {low:g} to {high:g}; {_REMEDY}")
     return ((values.astype(np.float64) - low) / (high - low)).astype(np.float32)
 
 

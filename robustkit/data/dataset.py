@@ -247,7 +247,8 @@ class Dataset:
         from .channels import size_of
 
         held = self.source.array(sample.id)
-        return size_of(self.read(sample) if held is None else held, preprocessing.channels, sample.id)
+        height, width = size_of(self.read(sample) if held is None else held, preprocessing.channels, sample.id)
+        return height - 2 * self.border, width - 2 * self.border
 
     def mask(self, sample: Sample) -> Mask | None:
         """Return (H, W) uint8 in the image's own pixels, 1 on the labelled object; None without masks."""

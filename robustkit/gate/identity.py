@@ -24,6 +24,7 @@ def compare_identity(statement: Identity, manifest: Manifest, checkpoint: Checkp
         "checkpoint sha256": checkpoint and checkpoint.sha256,
         "settings": settings_of(manifest),
         "heads": checkpoint and heads_text(checkpoint),
+        "label map": checkpoint and pairing.checkpoint_setup(checkpoint)["label map"],
     }[subject]
     if subject in ("settings", "heads"):  # which may be long: only what differs is named
         parts, allowed = (str(text or "").split(", ") for text in (actual, expected))

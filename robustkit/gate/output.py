@@ -26,7 +26,8 @@ _IDENTITY = {
     "protocol": "audit with the protocol card that the rule names (--protocol), or draft the policy again",
     "data digest": "audit the same samples (--data-dir, --limit, --ids, --seed), or draft the policy again",
     "settings": "use the settings of the rule (--seed, --dtype, --engine); if the change is intended, change the rule",
-    "heads": "fit the heads to the same training images (--train, --train-limit); if you meant others, change the rule",
+    "heads": "use the settings of the rule (--train, --train-limit, --threshold); if you meant others, change the rule",
+    "label map": "pool the outputs by the map of the rule (--label-map); if another one is intended, change the rule",
     "attention": "audit the intended checkpoint; if the change of formula is intended, change the rule",
     "arch": "audit the intended checkpoint; if the change of architecture is intended, change the rule",
     "preprocessing": "use the preprocessing of the rule (--mean, --std, --crop-pct, --crop-mode, --interpolation, "

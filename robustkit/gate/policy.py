@@ -24,7 +24,7 @@ from ..protocol.condition import CLEAN, ConditionPattern
 from ..tasks import find_metric, metric_of, metrics, metrics_of_pairs
 
 OF_RUN = ("protocol", "data digest", "settings")  # what all checkpoints of a run share
-SUBJECTS = ("attention", "arch", "preprocessing", "heads", *OF_RUN, "checkpoint sha256")
+SUBJECTS = ("attention", "arch", "preprocessing", "heads", "label map", *OF_RUN, "checkpoint sha256")
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ def resolve_preprocessing(
 def channels_of(network: nn.Module, size: tuple[int, int], stated: int = 0) -> int:
     """Return how many channels a network takes: as many as means are stated, else as its first convolution has, where
     it fails on three."""
-    if graph := getattr(network, "input_channels", 0):
+    if graph := getattr(network, "graph_channels", 0):
         return int(graph)
     first = next((part for part in nn.Module.modules(network) if isinstance(part, nn.Conv2d)), None)
     if stated > 1 and (first is None or first.in_channels == stated):
@@ -160,15 +160,14 @@ def channels_of(network: nn.Module, size: tuple[int, int], stated: int = 0) -> i
 
 
 def _of_channels(value: Any, name: str, where: str, channels: int) -> tuple[float, ...]:
+    value = (value,) if isinstance(value, int | float) else value
     value = value * channels if isinstance(value, list | tuple) and len(value) == 1 else value
     numbers = isinstance(value, Sequence) and all(isinstance(v, int | float) for v in value)
     within = (lambda v: 0 <= v <= 1) if name == "mean" else (lambda v: 1e-30 < v < 1e30)
     if not numbers or len(value) != channels or not all(map(within, value)):
         kind = "in [0, 1]" if name == "mean" else "above 0"
-        count = "three" if channels == 3 else f"one for all or {channels}"
-        raise ModelError(
-            f"{where}: {name} is {repr(value)[:80]}; expected {count} finite numbers {kind}; check --{name}"
-        )
+        count = "three" if channels == 3 else f"one for all or {channels}" if channels > 1 else "one of"
+        raise ModelError(f"{where}: {name} is {value!r:.80}; expected {count} finite numbers {kind}; check --{name}")
     return tuple(map(float, value))
 
 

@@ -34,9 +34,8 @@ from .zero_shot import FORMS, WRITTEN, ZeroShot
 
 AS_GIVEN = "as given"
 _CIFAR = (0.4914, 0.4822, 0.4465)
-NORMALISATIONS: dict[
-    str, tuple[tuple[float, ...], tuple[float, ...]]
-] = {  # Means and stds of [0, 1] by name; the last are those of EfficientNet-Lite, `to 255` those of Caffe
+Normalisations = dict[str, tuple[tuple[float, ...], tuple[float, ...]]]  # means and stds of [0, 1] by name
+NORMALISATIONS: Normalisations = {  # the last are those of EfficientNet-Lite, `to 255` those of Caffe
     "ImageNet": IMAGENET,
     "0.5 / 0.5": INCEPTION,
     "none, 0 to 1": ((0.0,) * 3, (1.0,) * 3),
@@ -49,7 +48,7 @@ NORMALISATIONS: dict[
 }
 
 
-def normalisations(channels: int) -> dict[str, tuple[tuple[float, ...], tuple[float, ...]]]:
+def normalisations(channels: int) -> Normalisations:
     """Return means and stds by name: of other channels than RGB those that are the same for each."""
     alike = {name: pair for name, pair in NORMALISATIONS.items() if all(len({*values}) == 1 for values in pair)}
     of_each = {name: (mean[:1] * channels, std[:1] * channels) for name, (mean, std) in alike.items()}

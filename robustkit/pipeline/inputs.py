@@ -86,9 +86,7 @@ def labelled_data(
     if isinstance(identity.label_map, Mapping):
         leaves_out, border = identity.label_map["other_folders"] == LEAVE_OUT, identity.label_map["border"]
         if border and isinstance(data_dir, CorruptedTree):
-            raise DataError(
-                f"{data_dir.root}: a border of {border} pixels is cut off clean images alone, not off a tree's"
-            )
+            raise DataError(f"{data_dir.root}: a border of {border} pixels is cut off clean images, not off a tree")
         classes |= {"border": border, "named_only": leaves_out}
     if isinstance(data_dir, CorruptedTree):
         dataset = data_dir.dataset(**{**classes, **options})

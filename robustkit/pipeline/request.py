@@ -313,9 +313,7 @@ class Request:
 
         tree = getattr(self, "corrupted_dir", None)
         if name == "corruptions" and (tree is not None or is_tree(self.data_dir)):
-            raise ProtocolError(
-                f"--corruptions none with the corrupted images of {tree or self.data_dir}; leave one out"
-            )
+            raise ProtocolError(f"--corruptions none with corrupted images of {tree or self.data_dir}; leave one out")
         object.__setattr__(self, name, None)
 
     def _ask_by_options(self) -> None:

@@ -195,9 +195,7 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
         columns = [FrontColumn(short[each.name], each.name, each.trainings) for each in results.compared.methods]
         looks = {name: style(place) for place, name in enumerate(results.names)}
     else:
-        words = {"none": "no attention", "other": "attention formula unknown", "unknown": "computed elsewhere"}
-        pairs = ((each, words.get(each.attention, f"{each.attention} attention")) for each in manifest.checkpoints)
-        columns = [FrontColumn(short[each.name], each.name, attention) for each, attention in pairs]
+        columns = [FrontColumn(short[each.name], each.name, each.attention_words) for each in manifest.checkpoints]
     groups, several = dict[str, list[FrontLine]](), Counter(entry.called for entry in rows)
     for entry in rows:
         more = f": {metric_of(entry.metric).shown.word}" if several[entry.called] > 1 else ""

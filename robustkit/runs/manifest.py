@@ -202,6 +202,11 @@ class CheckpointEntry(ManifestPart, frozen=True, kw_only=True):
     label_map: Annotated[Mapping[str, Any] | UnsetType, Meta(description="a table")] = UNSET
 
     @property
+    def attention_words(self) -> str:
+        words = {"none": "no attention", "other": "attention formula unknown", "unknown": ELSEWHERE}
+        return words.get(self.attention, f"{self.attention} attention")
+
+    @property
     def has_own_code(self) -> bool:
         """Whether a function of the user's built it, `FILE.py:FUNCTION`."""
         return ":" in self.arch

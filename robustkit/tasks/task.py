@@ -253,8 +253,9 @@ class ConditionTable:
 
     @cached_property
     def rows(self) -> list[dict[str, str]]:
-        words = {"none": "no", "other": "other"}  # shown in place of a formula where there is none
-        attention = {entry.name: words.get(entry.attention, entry.attention) for entry in self.manifest.checkpoints}
+        attention = {
+            entry.name: "no" if entry.attention == "none" else entry.attention for entry in self.manifest.checkpoints
+        }
         return [{"checkpoint": key[0], "attention": attention[key[0]], **self.cells(key)} for key in self.figures]
 
     def text_table(self, spare: tuple[str, ...] = (), mark: bool = False) -> Table:
@@ -270,9 +271,7 @@ class ConditionTable:
         return Table(title, headings, texts, spare=tuple(columns.get(name, name) for name in spare))
 
     def terminal(self, spare: tuple[str, ...], mark: bool = False) -> Table:
-        words = {"unknown": "computed elsewhere"}
-        pairs = ((row["checkpoint"], row["attention"]) for row in self.rows)
-        heads = [f"{name}, {words.get(attention, f'{attention} attention')}" for name, attention in pairs]
+        heads = [f"{name}, {self.manifest.checkpoint(name).attention_words}" for name, _ in self.figures]
         return self.text_table(spare, mark).said_once("n").under_heads(heads, 2)
 
     def grids(self, flags: tuple[str, ...]) -> list[Table]:

@@ -105,9 +105,7 @@ def parse_condition(
         if under is None:
             return condition
         if condition.eps is None:
-            raise ProtocolError(
-                f"condition {text!r}: under applies to attacks of a fixed radius; leave it out of {name}"
-            )
+            raise ProtocolError(f"{text!r}: under applies to attacks of a fixed radius; leave it out of {name}")
         return on_corrupted(condition, under)
 
     named = [key for key in default if key in stated]

@@ -301,15 +301,13 @@ def _holds_something(folder: Path) -> bool:
         return False
 
 
-_OF_LAION_C = re.compile(
-    r"_(mosaic|glitched|stickers?|vertical_lines|geometric_shapes|luminance(_checkerboard)?)_[1-5]$"
-)
+_OF_LAION = re.compile(r"_(mosaic|glitched|stickers?|vertical_lines|geometric_shapes|luminance(_checkerboard)?)_[1-5]$")
 
 
 def _stem(name: str) -> str:
     """Return a file's name without its suffix, and without the corruption and severity that LAION-C's names end in."""
     suffix = PurePosixPath(name).suffix
-    return _OF_LAION_C.sub("", name[: -len(suffix)]) if is_image_name(suffix) else name
+    return _OF_LAION.sub("", name[: -len(suffix)]) if is_image_name(suffix) else name
 
 
 def _is_plain(part: str) -> bool:

@@ -22,6 +22,7 @@ from ...gate.output import plain_line
 from ...gate.policy import always_meets, quote
 from ...gate.verdicts import MISSING, MeasuredRun
 from ...protocol.condition import CLEAN
+from ...results.pairing import checkpoint_setup
 from ...runs.description import shown_as
 from ...runs.folder import RunFolder
 from ...tasks import find_metric, metric_of
@@ -221,7 +222,9 @@ def _formula(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Ite
     yield from _rule("same formula", _is("attention", entry.attention), checkpoint)
     yield from _rule("same architecture", _is("arch", entry.arch), checkpoint)
     if heads := heads_text(entry):
-        yield from _rule("same heads, fitted to the same training images", _is("heads", heads), checkpoint)
+        yield from _rule("same heads, by the same training images or threshold", _is("heads", heads), checkpoint)
+    if (label_map := checkpoint_setup(entry)["label map"]) != "none":
+        yield from _rule("same label map", _is("label map", label_map), checkpoint)
     for name in names:
         digest = str(subject.checkpoints[name].sha256)
         whose = f" of {plain_line(name)}" if len(names) > 1 else ""

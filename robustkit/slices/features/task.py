@@ -290,7 +290,7 @@ def terminal_tables(results: Results) -> Iterator[Table]:
         cells = results.cells[entry.name]
         entries = head_rows(cells, in_short(cells), manifest)
         rows += [(entry.name, *row) for row in entries]
-        heads += [f"{entry.name}, {entry.attention} attention"] * len(entries)
+        heads += [f"{entry.name}, {entry.attention_words}"] * len(entries)
         more = _swept(cells, _texts(cells, _is_shown), metrics)
         swept += [(entry.name, *row) for row in more]
         under += [entry.name] * len(more)

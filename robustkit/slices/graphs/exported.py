@@ -24,10 +24,10 @@ class ExportedNetwork(nn.Module, ABC):
     """Images (B, 3, H, W), normalised, to logits (B, K), by a graph that may bound the number of images.
 
     fixed_size: (height, width) that the graph takes, None for any. rows: the fewest and the most images of one pass,
-    None for any number above; a pass that has fewer is filled with zeros. input_channels: of its images.
+    None for any number above; a pass that has fewer is filled with zeros. graph_channels: of its images.
     """
 
-    input_channels = 3
+    graph_channels = 3
 
     def __init__(self, fixed_size: tuple[int, int] | None, rows: tuple[int, int | None]) -> None:
         super().__init__()

@@ -71,7 +71,7 @@ class OnnxNetwork(ExportedNetwork):
         self.path, self.custom, self.output = path, custom, output
         self._session = _session(path, runtime, custom)
         channels = self._session.get_inputs()[0].shape[1]
-        self.input_channels = channels if isinstance(channels, int) else 3
+        self.graph_channels = channels if isinstance(channels, int) else 3
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}

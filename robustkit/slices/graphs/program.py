@@ -140,7 +140,7 @@ class ProgramNetwork(ExportedNetwork):
         rows, channels, height, width = sides
         fixed = (height, width) if isinstance(height, int) and isinstance(width, int) else None
         super().__init__(fixed, (rows, rows) if isinstance(rows, int) else bounds[rows])
-        self.input_channels = int(channels)
+        self.graph_channels = int(channels)
         self.steps, self.sides, self.bounds = tuple(steps), tuple(sides), dict(bounds)
         self.entry, self.exit = ends
         self._weights, self._device = dict(weights), torch.device("cpu")
@@ -174,7 +174,7 @@ class ProgramNetwork(ExportedNetwork):
 
     def check_pure(self, size: tuple[int, int], path: Path) -> None:
         """Raise CheckpointError where a pass on zeros, (height, width), changes weights or images in place."""
-        images = torch.zeros(self.rows[0], self.input_channels, *size)
+        images = torch.zeros(self.rows[0], self.graph_channels, *size)
         watched = [*self._weights.values(), images]
         before = [tensor._version for tensor in watched]
         with torch.no_grad():

@@ -25,7 +25,7 @@ class MultilabelRequest(Request):
     least_shard = 128
     argument_names = (
         *("checkpoints", "data_dir", "labels", "names", "order", "threshold", "unknown", "empty", "attacks"),
-        *("corruptions", "frost_dir", "eps", "norm", "limit", "ids", "model"),
+        *("corruptions", "frost_dir", "tiles_dir", "eps", "norm", "limit", "ids", "model"),
     )
     lacks = ("preset", "setup_check")
 

@@ -122,7 +122,7 @@ class Text(Task):
         for entry in results.manifest.checkpoints:
             entries = result_rows(results.cells[entry.name])
             rows += [(entry.name, *row) for row in entries]
-            heads += [f"{entry.name}, {entry.attention} attention, {read_as(entry)}"] * len(entries)
+            heads += [f"{entry.name}, {entry.attention_words}, {read_as(entry)}"] * len(entries)
         if rows:
             title = f"protocol {protocol.tag}: {protocol.summary}"
             spare = (HEADINGS[5], HEADINGS[3], HEADINGS[4], "n")
