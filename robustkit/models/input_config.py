@@ -166,8 +166,9 @@ def _of_channels(value: Any, name: str, where: str, channels: int) -> tuple[floa
     within = (lambda v: 0 <= v <= 1) if name == "mean" else (lambda v: 1e-30 < v < 1e30)
     if not numbers or len(value) != channels or not all(map(within, value)):
         kind = "in [0, 1]" if name == "mean" else "above 0"
-        count = "three" if channels == 3 else f"one for all or {channels}" if channels > 1 else "one of"
-        raise ModelError(f"{where}: {name} is {value!r:.80}; expected {count} finite numbers {kind}; check --{name}")
+        several = f"{'three' if channels == 3 else f'one for all or {channels}'} finite numbers"
+        expected = several if channels > 1 else "one finite number"
+        raise ModelError(f"{where}: {name} is {value!r:.80}; expected {expected} {kind}; check --{name}")
     return tuple(map(float, value))
 
 

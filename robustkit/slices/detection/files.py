@@ -163,9 +163,7 @@ def read_results(path: Path, layout: Layout, iou_type: str) -> Results:
         boxes, sides = np.array(shapes.outlines, dtype=np.float64), layout.sides[shapes.images, ::-1]
         ends = boxes[:, :2] + boxes[:, 2:]
         if 0 < ends.max() <= 1:
-            raise DataError(
-                f"{path}: every box ends at {ends.max():.3g} or before; expected pixels, not shares of a side"
-            )
+            raise DataError(f"{path}: every box ends by {ends.max():.3g}; expected pixels, not shares of a side")
         outside = float(((ends > sides + 1) & (sides > 0)).any(axis=1).mean())
     again = len(entries) - len({hash(msgspec.json.encode(each)) for each in entries})
     return Results(shapes, scores, outside, again, digest)

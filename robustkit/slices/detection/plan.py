@@ -83,9 +83,7 @@ def plan(request: DetectionRequest) -> Plan:
     if count_in("WORLD_SIZE", 1) > 1:
         raise ProtocolError(f"{request.checkpoints[0]}: nothing is computed; run it without torchrun")
     if request.card.scoring != (usual := load_card(DetectionRequest.protocol)).scoring:
-        raise ProtocolError(
-            f"protocol {request.card.name}: its scoring is not COCO's; expected that of card {usual.name}"
-        )
+        raise ProtocolError(f"protocol {request.card.name}: its scoring is not COCO's; expected that of {usual.name}")
     detectors = _detectors(request)
     truth = Truth(read_annotations(Path(request.data_dir), request.iou_type), request.iou_type)
     dataset = truth.dataset.select(ids=None if request.ids is None else Path(request.ids), seed=request.seed)

@@ -7,7 +7,6 @@ largest where a detection is right, so that it is computed there only, for many 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +15,7 @@ from ...common.groups import Groups
 from ...errors import DamagedRecord
 from ...runs.metadata import SampleGroups
 from ...tasks.segmentation.counts import mean_known
-from .matching import AREAS, THRESHOLDS, Floats, Ints
+from .matching import AREAS, THRESHOLDS, Bools, Floats, Ints
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,11 +103,12 @@ class Detections:
     def groups(self) -> Groups | None:
         return None if self.sample_groups is None else self.sample_groups.of(self.ids)
 
-    @cached_property
-    def seen(self) -> Ints:
-        """(K,): the number of images with each category."""
-        pairs = np.unique(self.true_categories * (len(self.ids) + 1) + self.true_owners)
-        return np.bincount(pairs // (len(self.ids) + 1), minlength=self.classes)
+    @property
+    def has(self) -> Bools:
+        """(K, n): whether an image has each category."""
+        has = np.zeros((self.classes, len(self.ids)), np.bool_)
+        has[self.true_categories, self.true_owners] = True
+        return has
 
     def figures(self, drawn: Floats, area: str = "all") -> Floats:
         """Return `FIGURES` and the average precision of each category, (R, 4 + K); nan without it. drawn: (R, n)."""

@@ -12,7 +12,7 @@ import numpy as np
 from ...common.differences import Difference, of_resamples
 from ...common.figure import BOOTSTRAP, FEWEST, Figure
 from ...common.finding import Finding
-from ...common.groups import Groups
+from ...common.groups import Groups, chosen_groups
 from ...common.intervals import NO_INTERVAL, Floats, basic_ends, resampled_figures
 from ...display.format import count, counted, scaled, share
 from ...display.table import CardPart, Section, Table, join_tables, of_tables
@@ -68,28 +68,28 @@ _LONGEST = 40  # the longest table of categories that a terminal or a card shows
 class Scored:
     """The figures of n images under a condition, or a mean. values: (7 + K,) of FIGURES, by size, and of categories.
     resampled: (R, 4) of FIGURES, or (R, 5) where a category was asked for, which is last. ends: (4 + K,) intervals.
-    seen: (K,) images with each category."""
+    seen: for each category, how many images have it, and their groups."""
 
     ids: pa.Array
     values: Floats
     resampled: Floats
     ends: Sequence[tuple[float, float]]
-    seen: Sequence[int]
+    seen: Sequence[tuple[int, Groups | None]]
     groups: Groups | None
     flags: tuple[Finding, ...]
 
     @classmethod
     def of(cls, detections: Detections, flags: Sequence[Finding] = (), category: int | None = None) -> Scored:
         n, groups, ones = len(detections.ids), detections.groups, np.ones((1, len(detections.ids)))
-        values, seen = detections.figures(ones)[0], detections.seen.tolist()
-        drawn = resampled_figures(detections.figures, n, groups)
-        counts = [n] * len(FIGURES) + seen
-        every = zip(drawn.T, values.tolist(), counts, strict=True)
-        ends = [basic_ends(column, value, groups, count) for column, value, count in every]
+        values, drawn = detections.figures(ones)[0], resampled_figures(detections.figures, n, groups)
+        seen = [(int(which.sum()), chosen_groups(groups, which)) for which in detections.has]
+        every = zip(drawn.T, values.tolist(), [(n, groups)] * len(FIGURES) + seen, strict=True)
+        ends = [basic_ends(column, value, its_groups, count) for column, value, (count, its_groups) in every]
         sizes = [detections.figures(ones, name[4:])[0, 0] for name in _SIZES]
         values = np.concatenate([values[: len(FIGURES)], sizes, values[len(FIGURES) :]])
-        rare = sum(0 < count < FEWEST for count in seen)
-        few = [Finding.of("detection/rare-categories", count=rare, of=np.count_nonzero(seen))] if rare else []
+        counts = [count for count, _ in seen if count]
+        rare = sum(count < FEWEST for count in counts)
+        few = [Finding.of("detection/rare-categories", count=rare, of=len(counts))] if rare else []
         columns = [*range(len(FIGURES)), *([] if category is None else [len(FIGURES) + category])]
         return cls(detections.ids, values, drawn[:, columns], ends, seen, groups, (*flags, *few))
 
@@ -109,18 +109,19 @@ class Scored:
         with np.errstate(invalid="ignore", divide="ignore"):
             return float(self.values[0] / clean.values[0]), self.resampled[:, 0] / clean.resampled[:, 0]
 
-    def figure(self, value: float, ends: tuple[float, float], n: int) -> Figure:
-        return Figure(value, n, *ends, BOOTSTRAP, groups=self.groups.count if self.groups else 0)
-
     def rows(self, condition: str, categories: Sequence[str], more: Sequence[Finding] = ()) -> Iterator[Figure]:
         """Yield the rows of the condition; none where no image has an object. more: findings of mAP alone."""
         names = (*FIGURES, *_SIZES, *(f"ap({category})" for category in categories))
         ends = [*self.ends[: len(FIGURES)], *[NO_INTERVAL] * len(_SIZES), *self.ends[len(FIGURES) :]]
-        counts = [len(self.ids)] * len((*FIGURES, *_SIZES)) + [*self.seen]
-        for name, value, its, n in zip(names, self.values.tolist(), ends, counts, strict=False):
+        samples = [(len(self.ids), self.groups)] * len((*FIGURES, *_SIZES)) + [*self.seen]
+        for name, value, its, (n, groups) in zip(names, self.values.tolist(), ends, samples, strict=False):
             if not math.isnan(value):
                 flags = [*self.flags, *(more if name == MAP.name else ())]
-                yield self.figure(value, its, n).of(condition, name, flags)
+                yield figure_of(value, its, n, groups).of(condition, name, flags)
+
+
+def figure_of(value: float, ends: tuple[float, float], n: int, groups: Groups | None) -> Figure:
+    return Figure(value, n, *ends, BOOTSTRAP, groups=groups.count if groups else 0)
 
 
 def mean_rows(every: Mapping[str, Scored], categories: Sequence[str]) -> Iterator[Figure]:
@@ -138,7 +139,9 @@ def mean_rows(every: Mapping[str, Scored], categories: Sequence[str]) -> Iterato
         if clean is not None and clean.ids.equals(mean.ids):
             value, drawn = mean.left(clean)
             ends = basic_ends(drawn, value, mean.groups, len(mean.ids), math.inf)
-            rows.append(mean.figure(value, ends, len(mean.ids)).of(text, "retention", merged_flags([mean, clean])))
+            rows.append(
+                figure_of(value, ends, len(mean.ids), mean.groups).of(text, "retention", merged_flags([mean, clean]))
+            )
         yield from rows
         if kind_of(text) == BENCHMARK:
             yield from (row.named(name) for row in rows for name, of in _PUBLISHED.items() if row.metric == of)
@@ -205,19 +208,20 @@ class Detection(Task):
             raise nothing_common(first, second, condition)
         groups, of_both = common_groups(first, second, ids), first.sample_groups or second.sample_groups
 
-        def figure(side: CheckpointRecords) -> tuple[float, Floats, int]:
+        def figure(side: CheckpointRecords) -> tuple[float, Floats, tuple[int, Groups | None]]:
             parts = ((weight, _scored(side, text, ids, of_both, category)) for text, weight in shares.items())
             mean = Scored.mean(parts)
             if name == "retention":
-                return *mean.left(_scored(side, CLEAN.text, ids, of_both)), len(ids)
+                return *mean.left(_scored(side, CLEAN.text, ids, of_both)), (len(ids), groups)
             if category is not None:
                 value = float(mean.values[len(FIGURES) + len(_SIZES) + category])
                 return value, mean.resampled[:, -1], mean.seen[category]
-            return float(mean.values[FIGURES.index(name)]), mean.resampled[:, FIGURES.index(name)], len(ids)
+            place = FIGURES.index(name)
+            return float(mean.values[place]), mean.resampled[:, place], (len(ids), groups)
 
-        (before, drawn, n), (after, drawn_after, _) = figure(first), figure(second)
+        (before, drawn, (n, its_groups)), (after, drawn_after, _) = figure(first), figure(second)
         with np.errstate(invalid="ignore"):
-            return of_resamples(before, after, drawn_after - drawn, n, FEWEST, groups)
+            return of_resamples(before, after, drawn_after - drawn, n, FEWEST, its_groups)
 
     def clean_clause(self, row: Figure) -> str:
         return f"mAP {share(row)} on {row.n} clean images"

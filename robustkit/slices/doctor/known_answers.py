@@ -177,9 +177,7 @@ def no_radius(device: torch.device) -> str:
     for kind in (getattr(attacks, name) for name in ATTACKS):
         points = kind(attacks.ThreatModel(eps=0.0))(model, images, labels)
         if not (torch.equal(points, images) and torch.equal(model(points), clean)):
-            raise UnexpectedAnswer(
-                f"{kind.__name__} changes the images by {(points - images).abs().max():.3g} at eps 0"
-            )
+            raise UnexpectedAnswer(f"{kind.__name__} changes images by {(points - images).abs().max():.3g} at eps 0")
     return "with eps 0 every attack returns the clean images and logits, bit for bit"
 
 
@@ -229,9 +227,7 @@ def corrupted(device: torch.device) -> str:
         pixel_mean, pixels = corrupted_pixels(name, device if has_float64(device) else "cpu")
         off = [abs(a - b) > 1 for a, b in zip(pixels, expected, strict=True)]
         if sum(off) > 1 or abs(pixel_mean - mean) > 0.25:  # where rounding ties: one level, rarely more
-            raise UnexpectedAnswer(
-                f"{name} gives pixels {pixels}, mean {pixel_mean}, instead of {expected}, mean {mean}"
-            )
+            raise UnexpectedAnswer(f"{name} gives pixels {pixels}, mean {pixel_mean}; expected {expected}, mean {mean}")
     return f"{len(CORRUPTED)} corruptions give the pixels that they gave when this was written"
 
 

@@ -240,9 +240,7 @@ def _opened(request: FeatureRequest) -> tuple[Dataset, Dataset]:
     images = open_dataset(request.data_dir, **request.data)
     for dataset in (training, images):
         if any(sample.label < 0 or len(set(sample.valid or ())) > 1 for sample in dataset.samples):
-            raise DataError(
-                f"{dataset.root}: expected one label for each image; give class folders or --labels FILE.csv"
-            )
+            raise DataError(f"{dataset.root}: expected a label for each image; give class folders or --labels FILE.csv")
     ids = None if request.ids is None else Path(request.ids)
     images = images.select(limit=request.limit, ids=ids, seed=request.seed)
     if not images.samples:

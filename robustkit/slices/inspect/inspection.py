@@ -251,9 +251,7 @@ def look_into(
     options of images for classifiers, of masks for segmenters. segments: whether it is a segmenter in memory. check:
     raises for options that do not fit the kind. bars: makes what shows how far a search is."""
     if stability and data_dir is None:
-        raise ProtocolError(
-            "--stability measures attention on images, and --data-dir is missing; give a folder of them"
-        )
+        raise ProtocolError("--stability measures attention on images, and --data-dir is missing; give a folder")
     where = pick_device(device)
     names = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")  # that a segmenter also has
     of_segmenter = {key: value for key, value in model.items() if key in names}

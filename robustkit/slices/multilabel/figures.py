@@ -177,12 +177,11 @@ def outcome_rows(condition: str, outcomes: Outcomes, names: Sequence[str], early
     for place, metric in enumerate(FIGURES[:3]):
         more = _of_means(positives, names) if metric in OVER_LABELS else []
         yield outcomes.figure(place).of(condition, metric, [*flags, *left, *more])
-    has, is_known = outcomes.truths == HELD, outcomes.truths != UNKNOWN
     for kind, word in enumerate(OF_LABELS):
         for label, name in enumerate(names):
             at = len(FIGURES) + kind * len(names) + label
             if positives[label] and np.isfinite(outcomes.values[at]):
-                which = (is_known & outcomes.predicted if word == "precision" else has)[:, label]
+                which = images_of(at, [outcomes], len(names))
                 yield outcomes.figure(at, which).of(condition, f"{word}({name})", [*flags, *left])
 
 
@@ -197,6 +196,17 @@ def _left_out(absent: Sequence[str], names: Sequence[str]) -> Finding:
     more = f" or {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
     text = ", ".join(absent[:_NAMED]) + more
     return Finding.of(LEFT_OUT, left=len(names) - len(absent), labels=len(names), names=text)
+
+
+def images_of(place: int, every: Sequence[Outcomes], labels: int) -> Bools:
+    """Return which images (n,) a figure is of: all; of a label those that have it, for its precision those where one of
+    the outcomes of the same images predicts it."""
+    kind, label = divmod(place - len(FIGURES), labels)
+    if place < len(FIGURES):
+        return np.ones(len(every[0].ids), np.bool_)
+    is_known, has = every[0].truths[:, label] != UNKNOWN, every[0].truths[:, label] == HELD
+    predicted: Bools = np.any([each.predicted[:, label] for each in every], axis=0) & is_known
+    return predicted if OF_LABELS[kind] == "precision" else has
 
 
 def weighted(parts: Sequence[tuple[float, Outcomes]], place: int) -> tuple[float, Floats]:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from ...common.differences import Difference, of_resamples
 from ...common.figure import FEWEST, Figure
 from ...common.finding import Finding
+from ...common.groups import chosen_groups
 from ...display.format import count, counted, figure_cell, percent, scaled, share
 from ...display.table import CardPart, Section, Table, of_tables, side_by_side, tables_for, with_flags
 from ...display.text import Made, code
@@ -38,7 +39,7 @@ from ...protocol.card import SampleWords
 from ...protocol.condition import CLEAN
 from ...tasks.labelled import flips
 from ...tasks.task import CHANGE, ConditionTable, Task
-from .figures import COLUMNS, OF_LABELS, Outcomes, flip_shares, mean_rows, outcome_rows, place_of, weighted
+from .figures import COLUMNS, OF_LABELS, Outcomes, flip_shares, images_of, mean_rows, outcome_rows, place_of, weighted
 
 if TYPE_CHECKING:
     from ...evaluations.family import Looks
@@ -136,7 +137,8 @@ class Multilabel(Task):
         same = [[replace(each.of_samples(ids), sample_groups=sample_groups) for each in side] for side in sides]
         if place is not None:
             old, new = (weighted(list(zip(shares.values(), side, strict=True)), place) for side in same)
-            return of_resamples(old[0], new[0], new[1] - old[1], len(ids), FEWEST, groups)
+            which = images_of(place, same[0] + same[1], len(names))
+            return of_resamples(old[0], new[0], new[1] - old[1], int(which.sum()), FEWEST, chosen_groups(groups, which))
         if len(shares) > 1:
             raise RunError(f"{metric} under {condition}: expected one condition, not a mean over several")
         figure = flip_shares(same[0][0], same[1][0], names.index(label) if label else None)[kind]

@@ -96,7 +96,7 @@ class QuacK(ScaledRows):
     ) -> None:
         if not 0 < tau < math.inf:
             raise ProtocolError(
-                f"tau {tau:g}: expected a number above 0; it multiplies rates, 1 begins with the base rate"
+                f"tau {tau:g}: expected a number above 0; it multiplies rates; 1 begins at the base rate"
             )
         self.tau, self.norm = tau, check_norm(norm)
         self.layers = projections(model)
@@ -146,9 +146,7 @@ class QuacK(ScaledRows):
                 "optimiser"
             )
         if saved["norm"] != self.norm:
-            raise CheckpointError(
-                f"the state is of {saved['norm']} norms, not {self.norm}; give norm={saved['norm']!r}"
-            )
+            raise CheckpointError(f"the state is of norm {saved['norm']}, not {self.norm}; give norm={saved['norm']!r}")
 
         def shapes(initial: Mapping[str, Norms]) -> dict[str, dict[str, torch.Size]]:
             return {layer: {name: norm.shape for name, norm in norms.items()} for layer, norms in initial.items()}

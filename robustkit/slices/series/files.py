@@ -159,9 +159,7 @@ def _case(line: str, where: str, dimensions: int | None) -> tuple[Values, str]:
     rows = [_numbers(channel, where) for channel in channels]
     lengths = sorted({len(row) for row in rows})
     if len(lengths) != 1:
-        raise DataError(
-            f"{where} has channels of {' and '.join(map(str, lengths)) or 'no'} steps; expected as many in each"
-        )
+        raise DataError(f"{where} has channels of {' and '.join(map(str, lengths)) or 'no'} steps; expected the same")
     return np.array(rows, dtype=np.float32), label.strip()
 
 

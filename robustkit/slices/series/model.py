@@ -182,9 +182,7 @@ def _architecture(asked: str | None, metadata: Mapping[str, Any], spec: str) -> 
     arch = asked or (ARCH if claimed == ARCH else "")
     if not arch or (arch != ARCH and not is_factory(arch)):
         claim = f"--arch {asked}" if asked else f"the file says {str(claimed)[:80]!r}"
-        raise ModelError(
-            f"{spec}: no architecture for time series ({claim}); expected {ARCH}, or --arch FILE.py:FUNCTION"
-        )
+        raise ModelError(f"{spec}: no architecture of series ({claim}); expected {ARCH}, or --arch FILE.py:FUNCTION")
     if not isinstance(kwargs, dict):
         raise CheckpointError(f"{spec}: metadata arch_kwargs is {kwargs!r}; expected a JSON object")
     kwargs = kwargs if claimed in (None, arch) or claimed == ARCH == arch else {}

@@ -123,9 +123,7 @@ def _measured(
 
 def _joined(parts: Sequence[Tensor], samples: int) -> Tensor:
     if (sizes := {len(part) for part in parts}) != {samples}:
-        raise ModelError(
-            f"attention of {max(sizes)} parts in a batch of {samples} samples; expected one map per sample"
-        )
+        raise ModelError(f"attention of {max(sizes)} parts in a batch of {samples} samples; expected one for each")
     return torch.cat(list(parts), dim=1).cpu()
 
 

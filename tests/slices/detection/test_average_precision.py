@@ -161,8 +161,8 @@ def test_some_of_the_images_are_scored_as_a_data_set_of_them(tmp_path: Path) -> 
     assert scores.ids.equals(alone.ids) and 0 < len(alone.ids) < len(truth["images"])
     np.testing.assert_array_equal(figures(scores), figures(alone))
     assert (
-        scores.seen.tolist()
-        == alone.seen.tolist()
+        scores.has.sum(axis=1).tolist()
+        == alone.has.sum(axis=1).tolist()
         == [
             len(
                 {

@@ -83,7 +83,8 @@ def test_mpc_is_a_mean_over_severities_and_then_corruptions() -> None:
     draw, ids = np.random.default_rng(0), pa.array(list("abcdefghijklmn"))
     texts = ["clean", *(text(name, severity) for name in TEST for severity in range(1, 6))]
     every = {
-        text: Scored(ids, draw.random(9), draw.random((50, 4)), [NO_INTERVAL] * 6, [9, 9], None, ()) for text in texts
+        text: Scored(ids, draw.random(9), draw.random((50, 4)), [NO_INTERVAL] * 6, [(9, None)] * 2, None, ())
+        for text in texts
     }
     means = {row.key: row for row in mean_rows(every, ["cat", "dog"])}
     single = np.array([every[text].values for text in texts[1:]]).reshape(15, 5, 9)
@@ -138,6 +139,31 @@ def test_categories_of_few_images_are_said(tmp_path: Path) -> None:
     assert "1 of 2 categories are in fewer than 10 images" in [each.text for each in rows["clean", "map"].findings]
     assert rows["clean", "ap(c1)"].has_interval and not rows["clean", "ap(c2)"].has_interval
     assert (rows["clean", "ap(c1)"].n, rows["clean", "ap(c2)"].n, rows["clean", "map"].n) == (11, 9, 11)
+
+
+@pytest.mark.parametrize(("groups", "has_interval"), [(9, False), (10, True)])
+def test_a_category_of_few_groups_has_no_interval_alone_or_in_pairs(
+    groups: int, has_interval: bool, tmp_path: Path
+) -> None:
+    """Twelve images of nine or ten scenes have the category, of 30 images of 20 scenes or more."""
+    truth: Entry = {"categories": [{"id": k, "name": f"c{k}"} for k in (1, 2)], "images": [], "annotations": []}
+    for number in range(30):
+        scene = min(number, groups - 1) if number < 12 else number
+        truth["images"].append({"id": number + 1, "file_name": f"{scene:02d}_{number}.png"})
+        for k in (1, 2)[: 1 + (number < 12)]:
+            box = {"bbox": [k, k, 9, 9], "area": 81, "iscrowd": 0, "image_id": number + 1, "category_id": k}
+            truth["annotations"].append({"id": len(truth["annotations"]) + 1, **box})
+    write_json(tmp_path / "truth.json", truth)
+    for name, lost in (("a", 5), ("b", 3)):
+        few = [each for each in truth["annotations"] if each["image_id"] % lost]
+        write_json(tmp_path / f"{name}.json", [{**each, "score": 0.5} for each in few])
+    run = score(tmp_path, tmp_path / "run", "a.json", "b.json", groups_from="^(.*)_")
+    row = figures(run)["clean", "ap(c2)"]
+    pair = paired_difference(Side(run, "a"), Side(run, "b"), "clean", "ap(c2)")
+    assert (row.n, row.groups, pair.n, pair.groups) == (12, groups, 12, groups)
+    assert row.has_interval is has_interval and math.isfinite(pair.ci_low) is has_interval
+    of_all = paired_difference(Side(run, "a"), Side(run, "b"), "clean", "map")
+    assert (of_all.n, of_all.groups) == (30, 18 + groups) and math.isfinite(of_all.ci_low)
 
 
 def test_a_run_has_figures_with_intervals(run: Any) -> None:
@@ -425,7 +451,7 @@ BAD: dict[str, tuple[Callable[[Entry, list[Entry]], Any], str]] = {
     "no list": (lambda truth, results: truth.update(annotations={}), "Expected `array`, got `object`"),
     "shares": (
         lambda truth, results: [each.update(bbox=[0.1, 0.2, 0.3, 0.4]) for each in results],
-        "every box ends at 0.6 or before; expected pixels, not shares of a side",
+        "every box ends by 0.6; expected pixels, not shares of a side",
     ),
 }
 
@@ -569,4 +595,4 @@ def test_the_command_line_ends_with_status_2_and_one_line(tmp_path: Path) -> Non
     card = tmp_path / "card.toml"
     card.write_text('name = "mine"\nversion = 1\ntask = "detection"\n[scoring]\niou = "0.5"\n')
     status, _, errors = called([*words, "--protocol", str(card)])
-    assert status == 2 and "protocol mine: its scoring is not COCO's; expected that of card detection" in errors
+    assert status == 2 and "protocol mine: its scoring is not COCO's; expected that of detection" in errors

@@ -168,7 +168,7 @@ def other_predictions(monkeypatch: Patch) -> str:
 
 def an_attack_at_eps_0(monkeypatch: Patch) -> str:
     monkeypatch.setattr(attacks.Square, "__call__", lambda self, model, images, labels: images * 1.0001)
-    return "Square changes the images by 9.33e-05 at eps 0"
+    return "Square changes images by 9.33e-05 at eps 0"
 
 
 def weak_pgd(monkeypatch: Patch) -> str:

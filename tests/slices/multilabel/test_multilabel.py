@@ -377,6 +377,23 @@ def test_checkpoints_are_compared_by_label(done: Path) -> None:
             TASK.difference(first, second, "clean", wrong)
 
 
+@pytest.mark.parametrize(("count", "has_interval"), [(9, False), (10, True)])
+def test_a_label_of_few_images_has_no_interval_in_pairs(
+    count: int, has_interval: bool, place: Path, tmp_path: Path
+) -> None:
+    rare = truths()
+    rare[np.flatnonzero(rare[:, 0])[count:], 0] = 0
+    table = write_table(tmp_path / "rare.csv", rare.tolist())
+    words = command(place, tmp_path / "run", "--attacks", "none", net=("net.pth", "other.pth"))
+    assert called(_with(words, ("--labels", str(table))))[0] == 0
+    first, second = (CheckpointRecords(RunFolder(tmp_path / "run"), name) for name in ("net", "other"))
+    for metric in ("ap(red)", "f1(red)"):
+        pair = TASK.difference(first, second, "clean", metric)
+        assert pair.n == count and math.isfinite(pair.ci_low) is has_interval, metric
+    predicted = [rows(tmp_path / "run", "clean", name)["predicted"][:, 0] for name in ("net", "other")]
+    assert TASK.difference(first, second, "clean", "precision(red)").n == (predicted[0] | predicted[1]).sum()
+
+
 def test_runs_of_other_labels_are_not_compared(place: Path, done: Path, tmp_path: Path) -> None:
     changed = truths()
     changed[7, 2] = 1 - changed[7, 2]

@@ -87,7 +87,7 @@ def test_the_digest_knows_the_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (HEADER + "1,2:3:up", "line 6 has channels of 1 and 2 steps; expected as many in each"),
+        (HEADER + "1,2:3:up", "line 6 has channels of 1 and 2 steps; expected the same"),
         (HEADER + "1,2:up", "line 6 has 1 channels and a class; expected 2 channels"),
         (HEADER + "1,2:1,2:sideways", "line 6: unknown class 'sideways'; known: down, up; check @classLabel"),
         (HEADER + "1,x:1,2:up", "line 6 has the value 'x'; expected numbers of float32, and . for missing ones"),

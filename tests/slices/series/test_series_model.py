@@ -89,7 +89,7 @@ def test_a_file_says_all_that_is_needed(tmp_path: Path) -> None:
         ({"std": "[1e999, 1]"}, "standard deviations from 1 to inf; expected finite numbers"),
         ({"mean": "[1e999, 0]"}, "means from 0 to inf, .*; check --mean and --std"),
         ({"mean": '["x", 1]'}, "mean is \\['x', 1\\]; expected a number for each channel"),
-        ({"arch": "os:system"}, "no architecture for time series .the file says 'os:system'.; expected series-transf"),
+        ({"arch": "os:system"}, "no architecture of series .the file says 'os:system'.; expected series-transf"),
         ({"task": "segmentation"}, "is a model for segmentation; expected one of time series"),
         ({"num_classes": "4"}, "head.bias \\[3\\] for \\[4\\]"),
         ({"arch_kwargs": '{"depth": 65000}'}, "its metadata describe a network many times larger than"),
