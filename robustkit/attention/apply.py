@@ -236,9 +236,7 @@ def _check(formula: Formula, layer: Any) -> None:
             "and keys, so they are part of 'standard'; expected another formula, such as quest"
         )
     if original != "standard" and interface.asks(layer):
-        raise ModelError(
-            f"{formula.name} attention would normalise twice: the layer has norms of its own; use standard"
-        )
+        raise ModelError(f"{formula.name} attention would normalise twice: the layer has its own norms; use standard")
     if original not in ("standard", formula.name):
         raise ModelError(f"{formula.name} attention has other norms than the layer came with; expected {original}")
 

@@ -345,9 +345,7 @@ class LatentAttention(Formulaic, nn.Module):
             if size < 1:
                 raise ModelError(f"{what} {size}: expected a size of 1 or more")
         if rope % 2:
-            raise ModelError(
-                f"rope {rope}: expected an even size, as positions turn pairs of channels; give {rope + 1}"
-            )
+            raise ModelError(f"rope {rope}: expected an even size: positions turn pairs of channels; give {rope + 1}")
         self.num_heads, self.nope, self.rope, self.base = num_heads, nope, rope, base
         self.head_dim, self.value_dim = nope + rope, value
         self.scale = self.head_dim**-0.5

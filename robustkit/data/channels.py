@@ -39,7 +39,11 @@ def channel_pixels(data: bytes | Values, preprocessing: Preprocessing, name: str
     Raises:
         BadImageError: another number of channels, values without or outside a range, an alpha channel, or no image.
     """
-    values = data if isinstance(data, np.ndarray) else _values(data, preprocessing.channels, name)
+    values = (
+        one_grey(data, preprocessing.channels)
+        if isinstance(data, np.ndarray)
+        else _values(data, preprocessing.channels, name)
+    )
     height, width, channels = values.shape
     if channels != preprocessing.channels:
         expected = f"the network takes {preprocessing.channels}"
@@ -162,10 +166,12 @@ def _of_picture(image: Image.Image, channels: int, name: str) -> Values:
         return np.asarray(image.convert("L") if image.mode == "1" else image)[:, :, None]
     if image.mode != "RGB":
         raise BadImageError(f"{name}: a picture of mode {image.mode}; expected grey or RGB, or bands as TIFF or .npy")
-    values: Values = np.asarray(image)
-    if channels == 1 and (values == values[:, :, :1]).all():
-        return values[:, :, :1]
-    return values
+    return one_grey(np.asarray(image), channels)
+
+
+def one_grey(values: Values, channels: int) -> Values:
+    """Return an image (H, W, C); of a network of one channel, the first of three equal ones."""
+    return values[:, :, :1] if channels == 1 and (values == values[:, :, :1]).all() else values
 
 
 def looked_at(values: Tensor, show: tuple[int, ...]) -> Tensor:

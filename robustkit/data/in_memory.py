@@ -318,6 +318,7 @@ def image_pixels(image: Any, name: str) -> NDArray[Any]:
         array = (image.float() if image.is_floating_point() else image).detach().cpu().numpy()
     else:
         array = np.asarray(image)
+        array = array[..., None] if array.ndim == 2 else array
     first, last = (array.shape[0], array.shape[-1]) if array.ndim == 3 else (0, 0)
     some = range(1, MOST_CHANNELS + 1)
     if array.ndim != 3 or not (3 in (first, last) or first in some or (last in some and not isinstance(image, Tensor))):
@@ -334,7 +335,7 @@ def image_pixels(image: Any, name: str) -> NDArray[Any]:
         raise DataError(f"{name} is {array.dtype} of shape {array.shape}; expected floats in [0, 1] or uint8 pixels")
     low, high = float(array.min()), float(array.max())
     if not (array.dtype.kind == "f" and 0 <= low <= high <= 1):
-        instead = "leave out Normalize, and give mean= and std= of the model; uint8 images go from 0 to 255"
+        instead = "leave out Normalize, and give mean= and std= of the model; divide other integers than uint8"
         raise DataError(f"{name} is {array.dtype} from {low:.4g} to {high:.4g}; expected floats in [0, 1]: {instead}")
     if array.shape[2] != 3:
         return np.ascontiguousarray(array, dtype=np.float32)

@@ -94,7 +94,7 @@ def resolve_preprocessing(
     small = max(size) <= SMALL
     if small and max(by_config.get("input_size", size)) > SMALL:
         by_config.pop("crop_pct", None)  # it is of larger images
-    channels = channels_of(network, size, len(options.mean or ()))
+    channels = channels_of(network, size, len(options.mean) if isinstance(options.mean, Sequence) else 0)
     usual = {"mean": (0.0,) * 3, "std": (1.0,) * 3, "interpolation": "bicubic", "crop_mode": "center", **defaults}
     if channels != 3:  # the config is of RGB
         usual |= {"mean": (0.0,), "std": (1.0,)}

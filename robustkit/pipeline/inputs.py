@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from ..common.finding import Finding
 from ..common.preprocessing import Preprocessing
-from ..data.channels import kind_of_values
+from ..data.channels import kind_of_values, one_grey
 from ..data.dataset import Dataset, open_dataset
 from ..data.in_memory import MemorySource
 from ..errors import BadImageError, DataError, NothingEvaluated, PluginError, ProtocolError, unknown
@@ -111,9 +111,8 @@ def check_channels(dataset: Dataset, preprocessings: Iterable[Preprocessing]) ->
         for sample in dataset.samples[:3] if not p.is_rgb or isinstance(dataset.source, MemorySource) else ():
             try:
                 held = dataset.source.array(sample.id)
-                if held is not None and held.shape[2] != p.channels:
-                    has = f"image {sample.id} has {held.shape[2]} channels"
-                    raise DataError(f"{has}, and the model takes {p.channels}")
+                if held is not None and (has := one_grey(held, p.channels).shape[2]) != p.channels:
+                    raise DataError(f"image {sample.id} has {has} channels, and the model takes {p.channels}")
                 dataset.pixels(sample, p)
                 break
             except BadImageError as fault:

@@ -362,9 +362,7 @@ def search_note(results: Results) -> str:
     for name in dict.fromkeys(name for each in searches for name in each.search.unsearched):
         parts.append(f"{name} has more than {TEXTS} distinct values and was not searched.")
     for name in dict.fromkeys(name for each in searches for name in each.search.idle):
-        parts.append(
-            f"{name} has no slice to test: each value has fewer than {FEWEST} samples, or all samples have one."
-        )
+        parts.append(f"{name} has no slice to test: each value has fewer than {FEWEST} samples, or all have one.")
     if (single := sum(in_means(text) for text in manifest.conditions)) > SINGLES:
         parts.append(f"The {single} single corruptions were not searched.")
     if left := max(each.search.left_out for each in searches):

@@ -196,6 +196,6 @@ def test_norms_of_the_librarys_own_are_not_applied_twice() -> None:
     config = transformers.Qwen3Config(num_attention_heads=2, num_key_value_heads=2, **shape)
     model = transformers.Qwen3ForCausalLM(config)
     assert get_attention(model) == "standard"  # of queries and keys that the layer has normalised
-    with pytest.raises(ModelError, match="qk-rms attention would normalise twice: the layer has norms of its own; use"):
+    with pytest.raises(ModelError, match="qk-rms attention would normalise twice: the layer has its own norms; use"):
         set_attention(model, "qk-rms")
     assert get_attention(set_attention(model, "quest")) == "quest"

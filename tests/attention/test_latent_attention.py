@@ -127,7 +127,7 @@ def test_it_takes_the_place_of_attention_in_a_vit_and_trains_under_algorithm_2()
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"rope": 3}, "rope 3: expected an even size, as positions turn pairs of channels; give 4"),
+        ({"rope": 3}, "rope 3: expected an even size: positions turn pairs of channels; give 4"),
         ({"nope": 0}, "nope 0:"),
     ],
 )

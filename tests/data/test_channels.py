@@ -342,6 +342,28 @@ def test_images_in_memory_have_as_many_channels_as_their_tensors(tmp_path: Path)
         robustkit.audit(small_net(3), data_dir=(images, labels), pixels=True, out=tmp_path / "no", attacks="none")
 
 
+def test_grey_in_memory_is_what_it_is_in_files(tmp_path: Path) -> None:
+    """As pictures of Pillow's, as arrays (H, W) and (H, W, 1), and as RGB of three equal channels."""
+    data, greys = tmp_path / "data", [drawn(SIDE, SIDE, seed=k) for k in range(4)]
+    for k, grey in enumerate(greys):
+        (data / f"c{k % 2}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(grey).save(data / f"c{k % 2}" / f"{k}.png")
+    options: dict[str, Any] = {"mean": 0.5, "std": 0.5, "img_size": SIDE, "attacks": "none", **OPTIONS}
+    rows = robustkit.audit(small_net(1), data_dir=data, out=tmp_path / "files", **options).summary()
+    for name, change in {
+        "pictures": Image.fromarray,
+        "flat": lambda grey: grey,
+        "last": lambda grey: grey[:, :, None],
+        "rgb": lambda grey: np.stack([grey] * 3, axis=2),
+    }.items():
+        images = [(change(grey), k % 2) for k, grey in enumerate(greys)]
+        run = robustkit.audit(small_net(1), data_dir=images, pixels=True, out=tmp_path / name, **options)
+        assert [row.value for row in run.summary()] == [row.value for row in rows], name
+    colours = [(drawn(SIDE, SIDE, 3, seed=k), k % 2) for k in range(4)]
+    with pytest.raises(DataError, match="has 3 channels, and the model takes 1"):
+        robustkit.audit(small_net(1), data_dir=colours, pixels=True, out=tmp_path / "no", **options)
+
+
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_corruptions_that_need_no_colour_do_the_same_to_each_channel(name: str) -> None:
     made = corruption(name, preset="imagenet" if name in PRESETS["imagenet"] else "cifar", texture="own")

@@ -199,7 +199,7 @@ def test_arrays_of_numpy_are_read_as_they_are_distributed(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
-        ("labels", np.zeros(29, np.int64), "expected 6 whole numbers from 0, once or for each of five severities"),
+        ("labels", np.zeros(29, np.int64), "expected 6 whole numbers from 0, once or for each severity"),
         ("labels", np.zeros(30), "expected 6 whole numbers"),
         ("labels", np.arange(30), "expected 6 whole numbers"),  # severities differ
         ("labels", np.full(6, -1), "expected 6 whole numbers from 0"),

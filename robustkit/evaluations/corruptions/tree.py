@@ -160,9 +160,7 @@ class ArrayTree(CorruptedTree):
             or not 0 <= labels.min() <= labels.max() < MOST_CLASSES
             or not all(np.array_equal(part, labels[:count]) for part in np.split(labels, len(labels) // count))
         ):
-            raise DataError(
-                f"{root / LABELS}: expected {count} whole numbers from 0, once or for each of five severities"
-            )
+            raise DataError(f"{root / LABELS}: expected {count} whole numbers from 0, once or for each severity")
         folders = {(name, severity): f"{name}.npy" for name in names for severity in _SEVERITIES}
         return cls(root, folders, labels=tuple(labels[:count].tolist()))
 

@@ -36,12 +36,8 @@ class FeatureRequest(Request):
     )
     train_limit: int | None = option("Data", "At most N training images: class-balanced, determined by the seed.")
     neighbours: str | Sequence[int] | None = option("Run", "k of kNN, such as 5,20; default: the card's, 5 to 200.")
-    shots: str | Sequence[int] | None = option(
-        "Run", "Images per class for few-shot heads; default: the card's, 1,2,5."
-    )
-    probe: str | float | None = option(
-        "Run", "Strength of the linear probe's l2, or cv for cross-validation (default)."
-    )
+    shots: str | Sequence[int] | None = option("Run", "Images per class of few-shot heads; default: the card's, 1,2,5.")
+    probe: str | float | None = option("Run", "Strength of a linear probe's l2, or cv for cross-validation (default).")
     data: Mapping[str, Any] = option_group(LabelOptions)
     constants: str = option(
         "Corruptions",

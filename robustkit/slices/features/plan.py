@@ -34,6 +34,7 @@ from ...models.classifier import load
 from ...models.device import best_batch
 from ...models.identity import Classifier, distinct_names, evaluated_under
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
+from ...pipeline.inputs import check_channels
 from ...pipeline.manifest import describe
 from ...pipeline.plan import Plan, PlannedCheckpoint, assemble_plan, plan_corrupted
 from ...pipeline.units import decoded
@@ -194,15 +195,17 @@ def plan(request: FeatureRequest) -> Plan:
     """Return all that a run of features needs. Raises RobustkitError for anything that is wrong with the request."""
     card = request.card
     attacked = request.attack_conditions(request.attack_list)
-    training, dataset = _opened(request)
+    models = [load(str(spec), **request.model, features=True) for spec in request.checkpoints]
+    training, dataset = _opened(request, not all(model.identity.preprocessing.is_rgb for model in models))
     asked = _asked(request, card, training)
     dataset, digest = _apart(training, dataset)
     asked = replace(asked, training=digest)
-    models = [load(str(spec), **request.model, features=True) for spec in request.checkpoints]
     under = [evaluated_under(model, card.attention) for model in models]
     distinct_names(models)
     prepared = [card.preprocess(model.identity.preprocessing) for model in models]
     preprocessings = [preprocessing for preprocessing, _ in prepared]
+    check_channels(training, preprocessings)
+    dataset = replace(dataset, notes=(*dataset.notes, *check_channels(dataset, preprocessings)))
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, preprocessings, request.constants)
     remarks = [(model, line) for model, (_, line) in zip(models, prepared, strict=True)]
     remarks += zip(models, under, strict=True)
@@ -231,13 +234,16 @@ def plan(request: FeatureRequest) -> Plan:
 # Training images, and the images
 
 
-def _opened(request: FeatureRequest) -> tuple[Dataset, Dataset]:
-    """Return training images and images, labels as the training classes. Raises DataError where one lacks any."""
+def _opened(request: FeatureRequest, arrays: bool) -> tuple[Dataset, Dataset]:
+    """Return training images and images, labels as the training classes. arrays: .npy count, too. Raises DataError
+    where one lacks any."""
     for name, place in (("--train", request.train), ("--data-dir", request.data_dir)):
         if not str(place):
             raise DataError(f"{name} is empty; give a folder, a zip, or embedded:shapes")
-    training = open_dataset(request.train, **request.data).select(limit=request.train_limit, seed=request.seed)
-    images = open_dataset(request.data_dir, **request.data)
+    training = open_dataset(request.train, **request.data, arrays=arrays).select(
+        limit=request.train_limit, seed=request.seed
+    )
+    images = open_dataset(request.data_dir, **request.data, arrays=arrays)
     for dataset in (training, images):
         if any(sample.label < 0 or len(set(sample.valid or ())) > 1 for sample in dataset.samples):
             raise DataError(f"{dataset.root}: expected a label for each image; give class folders or --labels FILE.csv")

@@ -168,7 +168,7 @@ def place_of(metric: str, names: Sequence[str]) -> int | None:
 
 def outcome_rows(condition: str, outcomes: Outcomes, names: Sequence[str], early: bool = False) -> Iterator[Figure]:
     """Yield the rows of one condition. Those of a label are of the images that have it, its precision of those where it
-    is predicted: ten of them are needed for an interval. early: images left at their first wrong label."""
+    is predicted: ten of them are needed for an interval. early: the attack turns one label of an image."""
     positives, flags = outcomes.positives.tolist(), list(outcomes.flags)
     left = [Finding.of(LEFT_EARLY)] if early else []
     yield share_of(outcomes.correct, outcomes.groups).of(condition, "exact_match", flags)

@@ -65,8 +65,8 @@ METRICS = (
         for metric in flips.METRICS
     ),
 )
-LEAVING = ("apgd", "square", "fmn")
-"""Attacks that leave an image as it is once one of its labels is wrong."""
+OF_ONE_LABEL = ("apgd", "square", "fmn")
+"""Attacks that turn one label: they leave an image that has a wrong one as it is."""
 _FLIPS = tuple(metric.name for metric in flips.METRICS)
 _HEADLINE, _LONGEST = "mAP % [95 %]", 40  # rows of a table of labels that a terminal shows
 
@@ -105,7 +105,7 @@ class Multilabel(Task):
                 flags.append(Finding.of("model/non-finite-logits", count=non_finite, n=len(read)))
             flags += reading.dependence(condition, outcomes.ids, outcomes.correct)
             outcomes = replace(outcomes, flags=tuple(flags))
-            early = kind_of(condition) in LEAVING or stops_early(condition, reading.manifest)
+            early = kind_of(condition) in OF_ONE_LABEL or stops_early(condition, reading.manifest)
             rows += reading.figures(outcome_rows(condition, outcomes, names, early))
             for norm in ("linf", "l2"):
                 if (largest := pc.max(read[norm]).as_py() or 0.0) > 0:

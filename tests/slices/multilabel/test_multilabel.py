@@ -25,7 +25,7 @@ from robustkit.evaluations.records import CheckpointRecords
 from robustkit.report.run import Run
 from robustkit.runs.folder import RunFolder
 from robustkit.slices.multilabel.plan import TurnedLabels
-from robustkit.slices.multilabel.task import LEAVING, TASK
+from robustkit.slices.multilabel.task import OF_ONE_LABEL, TASK
 
 ATTACKS = "fgsm,pgd,pgd(loss=margin),fmn(steps=300),square(queries=20),spsa(steps=3,directions=8)"
 ALL = f"{ATTACKS},apgd(steps=6),apgd(steps=6,loss=margin,early_stop=true)"
@@ -164,7 +164,9 @@ def test_attacks_stay_in_the_ball_and_lower_what_they_aim_at(done: Path) -> None
     assert (worst["correct"] >= standing).all() and abs(int(worst["correct"].sum()) - int(standing.sum())) <= 2
     for text in texts:
         leaves = any(finding.code == "multilabel/left-early" for finding in ours[text, "map"].findings)
-        assert leaves == attacks.ATTACKS[text.partition("(")[0]].queues == (text.partition("(")[0] in LEAVING), text
+        assert leaves == attacks.ATTACKS[text.partition("(")[0]].queues == (text.partition("(")[0] in OF_ONE_LABEL), (
+            text
+        )
 
 
 def test_thresholds_and_unknown_labels_decide_what_is_turned(place: Path, tmp_path: Path) -> None:

@@ -32,9 +32,7 @@ def maps_of_classes(
     for text in split_list(request.cams or ()):
         spec = parse_class_map(text.replace("auto", _usual(models, scenes), 1) if text.startswith("auto") else text)
         if spec.under:
-            raise ProtocolError(
-                f"--cams {text}: under= is of --stability, which compares maps under each attack; give that"
-            )
+            raise ProtocolError(f"--cams {text}: under= is of --stability, which compares maps under attacks; give it")
         if "faithfulness" not in text:
             spec = replace(spec, faithfulness=request.faithfulness)
         named[spec.resolve(scenes.class_names, scenes.unjudged)] = None
