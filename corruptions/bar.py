@@ -190,7 +190,7 @@ class PerlinNoise(OfBar):
             places[:, last, None] = places.gather(1, other)
             places.scatter_(1, other, held)
         slopes = ((draws["slopes"].double() * 512).floor() - 256) / 256
-        slopes = slopes / slopes.norm(dim=2, keepdim=True).clamp_min(1e-12)
+        slopes = slopes / slopes.norm(dim=2, keepdim=True).clamp_min(1e-12)  # a null one stays, theirs is no number
         fine, noise = 32 * side / 224, torch.zeros((), dtype=torch.float64, device=images.device)
         for octave in (1, 2, 4, 8, 16):
             noise = noise + self._octave(octave * (y / fine), octave * (x / fine), places, slopes).abs() / octave

@@ -1,6 +1,7 @@
 """The five corruptions that CIFAR-10-C-bar has and ImageNet-C-bar has not (Mintun et al. 2021, arXiv:2102.11273).
 
 Their constants are for images of 32x32. Rotation, zoom and lines are SciPy's and scikit-image's, on the CPU, as there.
+The aberration of an oblong image zooms the oblong; theirs takes squares alone.
 """
 
 from __future__ import annotations

@@ -263,3 +263,19 @@ def test_light_is_softened_as_scipy_does_borders_included() -> None:
     light = np.random.default_rng(0).random((2, 13, 13))
     expected = [gaussian_filter(each, sigma=1) for each in light]
     assert np.allclose(_softened(torch.from_numpy(light)).numpy(), expected, rtol=0, atol=1e-12)
+
+
+def test_null_slopes_of_perlin_noise_are_no_noise() -> None:
+    """Drawn once in 1000 images; the authors' code divides 0 by 0 there, and makes patches black."""
+    images = torch.randint(0, 256, (1, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    perlin = corruption("perlin_noise")
+    draws = Draws(
+        3,
+        {
+            "swaps": torch.rand(1, 256, generator=torch.Generator().manual_seed(1)),
+            "slopes": torch.full((1, 256, 2), 0.5),
+        },
+    )
+    share = perlin.level(3)
+    expected = ((images.float() * (1 - share)).double() + 255 * share / 2).floor().byte()
+    assert torch.equal(perlin.apply(images, draws), expected)

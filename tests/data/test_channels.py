@@ -357,11 +357,11 @@ def test_grey_in_memory_is_what_it_is_in_files(tmp_path: Path) -> None:
         "rgb": lambda grey: np.stack([grey] * 3, axis=2),
     }.items():
         images = [(change(grey), k % 2) for k, grey in enumerate(greys)]
-        run = robustkit.audit(small_net(1), data_dir=images, pixels=True, out=tmp_path / name, **options)
+        run = robustkit.audit(small_net(1), data_dir=images, out=tmp_path / name, **options)
         assert [row.value for row in run.summary()] == [row.value for row in rows], name
     colours = [(drawn(SIDE, SIDE, 3, seed=k), k % 2) for k in range(4)]
     with pytest.raises(DataError, match="has 3 channels, and the model takes 1"):
-        robustkit.audit(small_net(1), data_dir=colours, pixels=True, out=tmp_path / "no", **options)
+        robustkit.audit(small_net(1), data_dir=colours, out=tmp_path / "no", **options)
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
