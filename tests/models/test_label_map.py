@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from processes import called
 from torch import nn
 
 import attacks
@@ -138,6 +139,27 @@ def test_an_audit_with_a_map_of_names(tmp_path: Path) -> None:
     with pytest.raises(RobustkitError, match="label_map of shapes-vit-standard"):  # another map is another model
         label_map.write_text(f'[classes]\ncurved = ["{names[0]}", 4]\nangular = ["{names[1]}", 2]\n')
         robustkit.audit("zoo:shapes-vit-standard", data_dir=root, label_map=str(label_map), **options)
+
+
+def test_a_drafted_rule_names_the_map(tmp_path: Path) -> None:
+    root = images_of(tmp_path / "data", *(f"{kind}/{n}.png" for kind in ("curved", "angular") for n in range(6)))
+    policy = tmp_path / "policy.toml"
+    for name, pool in (("one", "best"), ("two", "mean")):
+        (tmp_path / name).mkdir()
+        label_map = toy_map(
+            tmp_path / name / "map.toml",
+            f'pool = "{pool}"\n[classes]\ncurved = [0, 1]\nangular = [2, 3]\n',
+        )
+        options = {"label_map": label_map, "attacks": "none", "out": tmp_path / "run" / name, **OPTIONS}
+        robustkit.audit("zoo:shapes-vit-standard", data_dir=root, **options)
+    assert called(["check", str(tmp_path / "run" / "one"), "--init", "--policy", str(policy)])[0] == 0
+    (rule,) = (line for line in policy.read_text().splitlines() if "label map ==" in line)
+    policy.write_text(f"[[rule]]\n{rule}\n")
+    assert called(["check", str(tmp_path / "run" / "one"), "--policy", str(policy)])[0] == 0
+    status, out, _ = called(["check", str(tmp_path / "run" / "two"), "--policy", str(policy)])
+    assert (
+        status == 1 and 'label map is "map ' in out and "pool the outputs by the map of the rule (--label-map)" in out
+    )
 
 
 def entry_preprocessing(model: robustkit.Classifier) -> Any:
