@@ -354,7 +354,7 @@ def test_a_state_of_something_else_is_refused_in_one_line() -> None:
     quack = QuacK(adam, layer)
     with pytest.raises(CheckpointError, match="no entry 'quack': it belongs to the bare optimiser; load it there"):
         quack.load_state_dict(adam.state_dict())
-    with pytest.raises(CheckpointError, match="of frobenius norms, not spectral; give norm='frobenius'"):
+    with pytest.raises(CheckpointError, match="of norm frobenius, not spectral; give norm='frobenius'"):
         QuacK(adam, layer, norm="spectral").load_state_dict(quack.state_dict())
     other = vit()
     with pytest.raises(CheckpointError, match=r"of attention layers blocks\.0\.attn, blocks\.1\.attn with other heads"):

@@ -517,7 +517,7 @@ def test_a_pair_of_checkpoints_is_compared_by_the_mean_of_each_image(run: Run) -
         ({"cams": "agcam(of=zebra)"}, "of=zebra: no class 'zebra' among the model's 11"),
         ({"cams": "agcam(over=pixel=64+0)"}, "has 64 rows and 64 columns; expected a region inside, not empty"),
         ({"cams": " , "}, "none is left; expected methods such as agcam,grad-cam"),
-        ({"cams": "stability(agcam,of=disc,under=clean)"}, "under= is of --stability, which compares maps under each"),
+        ({"cams": "stability(agcam,of=disc,under=clean)"}, "under= is of --stability, which compares maps under"),
         ({"cams": "agcam", "stability": True}, "--stability: nothing to compare clean maps with; give --attacks or"),
     ],
 )
