@@ -364,6 +364,48 @@ def test_grey_in_memory_is_what_it_is_in_files(tmp_path: Path) -> None:
         robustkit.audit(small_net(1), data_dir=colours, out=tmp_path / "no", **options)
 
 
+def test_features_of_other_channels(tmp_path: Path) -> None:
+    """A backbone of timm's with four channels, from .npy; three are refused for the training images, too."""
+    data, three = files(tmp_path / "data", 4, "npy"), files(tmp_path / "three", 3, "npy")
+    training = files(tmp_path / "training", 4, "npy")
+    for path in training.rglob("*.npy"):
+        np.save(path, 255 - np.load(path))  # no image is in both
+    torch.manual_seed(0)
+    net = timm.create_model("resnet10t", in_chans=4)
+    options: dict[str, Any] = {
+        "attacks": "none",
+        "shots": "1",
+        "neighbours": 1,
+        "mean": (0.5,),
+        "std": (0.5,),
+        "img_size": SIDE,
+    }
+    save_file(net.state_dict(), tmp_path / "net.safetensors")
+    options |= {"arch": "resnet10t"}
+    run = robustkit.features(
+        tmp_path / "net.safetensors", data_dir=data, train=training, out=tmp_path / "run", **options
+    )
+    assert {row.n for row in run.summary() if row.condition == "clean"} == {6}
+    for place in ({"data_dir": three, "train": training}, {"data_dir": data, "train": three}):
+        with pytest.raises(DataError, match=r"shape \(32, 32, 3\), and the network takes 4 channels"):
+            robustkit.features(tmp_path / "net.safetensors", out=tmp_path / "no", **place, **options)
+
+
+def test_a_border_is_not_of_the_size_and_attributes_of_the_network_are_not_read(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for label in range(2):
+        (data / f"c{label}").mkdir(parents=True)
+        Image.fromarray(drawn(SIDE + 4, SIDE + 6, 3, seed=label)).save(data / f"c{label}" / "0.png")
+    dataset = open_dataset(data, border=2)
+    for value_range in (None, (0.0, 255.0)):
+        preprocessing = shown(3, value_range=value_range)
+        assert dataset.size(dataset.samples[0], preprocessing) == (SIDE, SIDE + 2)
+    net = small_net(3)
+    net.input_channels = 64  # type: ignore[assignment]
+    options: dict[str, Any] = {"mean": 0.5, "std": 0.5, "img_size": SIDE, "attacks": "none", **OPTIONS}
+    assert len(robustkit.audit(net, data_dir=data, out=tmp_path / "run", **options).summary()) > 0
+
+
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_corruptions_that_need_no_colour_do_the_same_to_each_channel(name: str) -> None:
     made = corruption(name, preset="imagenet" if name in PRESETS["imagenet"] else "cifar", texture="own")

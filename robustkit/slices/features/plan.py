@@ -327,8 +327,9 @@ def _asked(request: FeatureRequest, card: Card, training: Dataset) -> HeadChoice
     )
 
 
-def _numbers(name: str, numbers: str | Sequence[int]) -> tuple[int, ...]:
-    parts = re.split(r"[\s,]+", numbers.strip()) if isinstance(numbers, str) else [str(part) for part in numbers]
+def _numbers(name: str, numbers: str | int | Sequence[int]) -> tuple[int, ...]:
+    some = [numbers] if isinstance(numbers, int) else numbers
+    parts = re.split(r"[\s,]+", some.strip()) if isinstance(some, str) else [str(part) for part in some]
     if not parts or not all(part.isascii() and part.isdecimal() and 0 < int(part) < 10**9 for part in parts):
         raise ProtocolError(f"{name} {numbers!r}: expected whole numbers from 1 on, such as 5,20")
     return tuple(sorted({int(part) for part in parts}))
